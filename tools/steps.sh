@@ -1,7 +1,7 @@
-# Sourced by tools/demo and tools/test: steps that say how far they are and how long the rest will take.
+# Sourced by tools/demo and tools/test: runs steps, and shows their progress and the remaining time.
 #
-#   plan NAME SECONDS ...   the steps to come, and what each took when it was last measured, on two cores
-#   step NAME COMMAND...    runs one; its output goes to build/logs/NAME.log, whose end is shown if it fails
+#   plan NAME SECONDS ...   the next steps, and the measured duration of each on two cores
+#   step NAME COMMAND...    runs a step; writes its output to build/logs/NAME.log, and shows the end if it fails
 
 step_names=()
 step_seconds=()
@@ -16,7 +16,7 @@ plan() {
   done
 }
 
-# How much of its work the log of a running step reports as done: "[3/8]" of Ninja, "3/8 Test" of CTest.
+# The progress in the log of a running step: "[3/8]" of Ninja, "3/8 Test" of CTest.
 step_counts() {
   tail -c 20000 "$1" 2>/dev/null | grep -aoE '^(\[[0-9]+/[0-9]+\]| *[0-9]+/[0-9]+ Test )' | tail -n 1 | grep -oE '[0-9]+/[0-9]+'
 }
@@ -42,8 +42,8 @@ step_line() {
              minutes < 1 ? "less than a minute" : sprintf("about %d min", minutes + 0.5) }'
 }
 
-# Beginning and end of what each failed test said, then CTest's summary. Tests that run CTest print lines like its own:
-# of those that number a test, the first is CTest's, and of those that begin a summary the last.
+# Shows the beginning and end of each failed test's output, then CTest's summary. Tests that run CTest print similar
+# lines: the first line that numbers a test is CTest's, and the last line that begins a summary.
 show_failed_tests() {
   awk -v log_file="$1" -v first=20 -v last=40 '
     function show(lines,   i) {
@@ -70,7 +70,7 @@ show_failed_tests() {
     }' "$1"
 }
 
-# What is shown of a failed step's log: failed tests, the first edge that failed in Ninja and what follows, or the end.
+# Shows a part of a failed step's log: failed tests, the first failed edge of Ninja and the following lines, or the end.
 show_failure() {
   if grep -q '^[0-9]*% tests passed, ' "$1"; then
     show_failed_tests "$1"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Handles and pointer arguments of the C API. BP_INVALID for NULL and for released handles.
+// Handles and pointer arguments of the C API. BP_INVALID for NULL, for released handles, and in a child made by fork
+// for those of its parent, to which it can do nothing: it does not even release them.
 #pragma once
 
 #include <algorithm>
@@ -14,19 +15,25 @@
 #include <utility>
 
 #include "error.hpp"
+#include "process.hpp"
 
 namespace backplane::core {
 
+// Whether a child made by fork may use its parent's handles of a type. Those of data alone are usable.
+enum class AfterFork { kInvalid, kUsable };
+
 // Base of the object behind a handle. The memory of a released handle is marked and kept, so that late use is detected.
 // A new handle of the type reuses it once kQuarantined others have been released after it.
-template <typename T>
+template <typename T, AfterFork kAfterFork = AfterFork::kInvalid>
 class Handle {
  public:
   Handle() = default;
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  bool is_live() const { return mark_.load(std::memory_order_relaxed) == kLive; }
+  bool is_live() const { return mark_.load(std::memory_order_relaxed) == live_mark(); }
+  // The process that made it; not valid if it was released.
+  ProcessMark made_in() const { return ProcessMark::from(mark_.load(std::memory_order_relaxed)); }
 
   static void* operator new(size_t size) { return quarantine().take(size); }
   static void operator delete(void* memory) { quarantine().give(memory); }
@@ -60,11 +67,13 @@ class Handle {
   };
 
   static Quarantine& quarantine() {
-    static auto* const instance = new Quarantine;  // other threads may use it while the process ends
+    static constinit PerProcess<Quarantine> instance;
     return *instance;
   }
 
-  std::atomic<uint64_t> mark_{kLive};  // the first member of the first base: `give` knows where it is
+  static uint64_t live_mark() { return kAfterFork == AfterFork::kUsable ? kLive : ProcessMark::current().bits(); }
+
+  std::atomic<uint64_t> mark_{live_mark()};  // the first member of the first base: `give` knows where it is
 };
 
 // The object of a pointer argument. BP_INVALID with its name if it is NULL.
@@ -74,16 +83,17 @@ T& required(T* pointer, const char* name) {
   return *pointer;
 }
 
-// The object of a handle. BP_INVALID if it is NULL or was released.
+// The object of a handle. BP_INVALID if it is NULL, was released, or belongs to the process that forked this one.
 template <typename T>
 T& live(T* handle, const char* name) {
-  if (!required(handle, name).is_live()) fail(BP_INVALID, "`{}` was released", name);
-  return *handle;
+  if (required(handle, name).is_live()) return *handle;
+  const ProcessMark made_in = handle->made_in();
+  fail(BP_INVALID, "`{}` {}", name, made_in.is_valid() ? inherited_text(made_in) : "was released");
 }
 
 // *result = make(). BP_INVALID if `result` is NULL.
 template <typename T, typename Make>
-void hand_out(T* result, const char* name, Make&& make) {
+void store_result(T* result, const char* name, Make&& make) {
   required(result, name);
   *result = std::forward<Make>(make)();
 }
@@ -120,7 +130,7 @@ T* new_handle(Members&&... members) {
   return new T{{}, std::forward<Members>(members)...};
 }
 
-// Releases a handle. Ignores NULL and released ones.
+// Releases a handle. Ignores NULL, released and inherited ones.
 template <typename T>
 void release(T* handle) {
   if (is_live(handle)) delete handle;

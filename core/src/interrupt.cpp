@@ -4,12 +4,13 @@
 #include <mutex>
 
 #include "error.hpp"
+#include "process.hpp"
 
 namespace backplane::core {
 namespace {
 
 struct Hook {
-  std::mutex mutex;
+  PerProcess<std::mutex> mutex;
   InterruptHook function = nullptr;
   void* ctx = nullptr;
 };
@@ -24,7 +25,7 @@ thread_local uint64_t interruptions_of_thread = 0;
 }  // namespace
 
 void set_interrupt_hook(InterruptHook function, void* ctx) {
-  const std::lock_guard lock(hook().mutex);
+  const std::lock_guard lock(*hook().mutex);
   hook().function = function;
   hook().ctx = ctx;
   Interruptible::hook_set_.store(function != nullptr, std::memory_order_relaxed);
@@ -34,7 +35,7 @@ bool Interruptible::ask() {
   InterruptHook function = nullptr;
   void* ctx = nullptr;
   {
-    const std::lock_guard lock(hook().mutex);
+    const std::lock_guard lock(*hook().mutex);
     function = hook().function;
     ctx = hook().ctx;
   }

@@ -30,8 +30,8 @@ class Interruptible {
   // Whether this thread calls the hook.
   static bool active() { return is_hook_set() && inside_; }
   // When a wait until `deadline` must next call the hook: after at most 100 ms if this thread calls it.
-  static Deadline next_look(Deadline deadline) {
-    return active() ? std::min(deadline, Deadline::after(kLookNs)) : deadline;
+  static Deadline next_check(Deadline deadline) {
+    return active() ? std::min(deadline, Deadline::after(kCheckNs)) : deadline;
   }
   // Calls the hook. False on a thread that does not. Must not be called under a lock.
   static bool interrupted() { return active() && ask(); }
@@ -41,11 +41,11 @@ class Interruptible {
   static void check() {
     if (interrupted()) refuse();
   }
-  // For a loop that iterates more often: calls the hook when `look`, initially next_look(), has passed.
-  static void check(Deadline* look) {
-    if (!look->passed()) return;
+  // For a loop that iterates more often: calls the hook when `next`, initially next_check(), has passed.
+  static void check(Deadline* next) {
+    if (!next->passed()) return;
     check();
-    *look = next_look(Deadline::never());
+    *next = next_check(Deadline::never());
   }
   [[noreturn]] static void refuse();
   // How often the hook has interrupted this thread.
@@ -53,7 +53,7 @@ class Interruptible {
 
  private:
   friend void set_interrupt_hook(InterruptHook hook, void* ctx);
-  static constexpr int64_t kLookNs = INT64_C(100) * 1000000;
+  static constexpr int64_t kCheckNs = INT64_C(100) * 1000000;
   static bool ask();
   // Checked first: a thread-local variable of a library costs a call.
   static bool is_hook_set() { return hook_set_.load(std::memory_order_relaxed); }

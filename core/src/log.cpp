@@ -5,7 +5,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <new>
+#include <set>
 #include <string_view>
+
+#include "process.hpp"
 
 namespace backplane::core {
 namespace {
@@ -14,7 +18,7 @@ constexpr std::string_view kLevels[] = {"debug", "info", "warn", "error"};
 constexpr uint32_t kOff = 4;
 
 struct Sink {
-  std::mutex mutex;
+  PerProcess<std::mutex> mutex;
   LogFunction log = nullptr;
   void* ctx = nullptr;
 };
@@ -41,7 +45,7 @@ uint32_t threshold() {
 }  // namespace
 
 void set_log(LogFunction log, void* ctx) {
-  const std::lock_guard lock(sink().mutex);
+  const std::lock_guard lock(*sink().mutex);
   sink().log = log;
   sink().ctx = ctx;
 }
@@ -49,14 +53,29 @@ void set_log(LogFunction log, void* ctx) {
 void write_log(uint32_t level, const std::string& text) noexcept {
   LogFunction log = nullptr;
   void* ctx = nullptr;
-  {
-    const std::lock_guard lock(sink().mutex);
+  try {
+    const std::lock_guard lock(*sink().mutex);
     log = sink().log;
     ctx = sink().ctx;
+  } catch (const std::bad_alloc&) {
+    // For the first lock of a process: to stderr.
   }
   if (log != nullptr) return log(ctx, level, text.c_str());
   if (level < threshold() || level >= kOff) return;
   std::fprintf(stderr, "[backplane %s] %s\n", kLevels[level].data(), text.c_str());
+}
+
+void warn_once(const std::string& text) {
+  struct Told {
+    std::mutex mutex;
+    std::set<std::string> texts;
+  };
+  static constinit PerProcess<Told> told;
+  {
+    const std::lock_guard lock(told->mutex);
+    if (!told->texts.insert(text).second) return;
+  }
+  write_log(BP_LOG_WARN, text);
 }
 
 }  // namespace backplane::core

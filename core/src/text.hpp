@@ -16,6 +16,11 @@ namespace backplane::core {
 std::string quoted(std::string_view text);
 // "'a', 'b' and 17 more".
 std::string listed(const std::vector<std::string>& texts);
+// ASCII letters in the other case; the locale does not matter.
+std::string lower(std::string_view text);
+std::string upper(std::string_view text);
+// The parts between the separators, also empty ones.
+std::vector<std::string> split(std::string_view text, char separator);
 // "5 s", "20 ms".
 std::string duration_text(int64_t ns);
 

@@ -22,7 +22,7 @@ namespace backplane::core {
 // Waits once; false if the deadline has passed. Spurious wake-ups occur. Throws BP_CANCELLED, with the lock held, if
 // the program interrupts this thread.
 inline bool wait_on(std::condition_variable& condition, std::unique_lock<std::mutex>& lock, const Deadline& deadline) {
-  const Deadline until = Interruptible::next_look(deadline);
+  const Deadline until = Interruptible::next_check(deadline);
   if (until.infinite()) {
     condition.wait(lock);
     return true;

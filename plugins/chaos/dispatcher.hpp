@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Forwards operations to the wrapped group: at once, after a delay, or never. Delayed operations keep the order of
-// their stream: collectives, receives, and sends to one peer. Messages that may be overtaken are the exception. A
+// their stream: collectives, receives, and sends to one peer. Only messages that may be overtaken are reordered. A
 // thread, started with the first delayed operation, forwards those that are due, so that submit never blocks. Works of
 // delayed operations do not support notices (abi/ext/notify.h). A probed message whose recv is not forwarded is
 // dropped.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rules.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -47,8 +49,8 @@ class Parser {
   [[noreturn]] void fail(size_t at, const std::string& problem) const {
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at), '\n');
     const size_t line_begin = at == 0 ? 0 : text_.rfind('\n', at - 1) + 1;  // npos + 1 is 0
-    throw sdk::Failure(BP_INVALID, "chaos: " + source_ + ", line " + std::to_string(line) + ", column " +
-                                       std::to_string(at - line_begin + 1) + ": " + problem);
+    throw sdk::Failure(BP_INVALID,
+                       fmt::format("chaos: {}, line {}, column {}: {}", source_, line, at - line_begin + 1, problem));
   }
 
   // A rule ends at ';', at the line's end or where a comment begins.
@@ -107,17 +109,9 @@ class Parser {
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, value);
     if (error != std::errc() || stop != end || !(value >= least && value <= most)) {
-      fail(word.at, quoted(word) + " is not a number from " + short_text(least) + " to " + short_text(most));
+      fail(word.at, fmt::format("{} is not a number from {} to {}", quoted(word), least, most));
     }
     return value;
-  }
-  template <typename Number>
-  static std::string short_text(Number value) {
-    std::string text = std::to_string(value);
-    if (text.find('.') == std::string::npos) return text;
-    text.erase(text.find_last_not_of('0') + 1);
-    if (text.back() == '.') text.pop_back();
-    return text;
   }
 
   template <typename T>
@@ -292,7 +286,7 @@ std::optional<Fault> Faults::match(const bp_op& op) {
     const uint64_t count = counted->matched.fetch_add(1) + 1;
     if (fault || !triggers(counted.get(), count)) continue;
     const double range = static_cast<double>(rule.most_ns - rule.least_ns);
-    fault = Fault{&rule, rule.least_ns + static_cast<int64_t>(draw(rule, count, 2) * range)};
+    fault = Fault{&rule, &counted->log_limit, rule.least_ns + static_cast<int64_t>(draw(rule, count, 2) * range)};
   }
   return fault;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which operations meet which fault. The language (share/doc/layers.md tells it with examples):
+// Rules that assign faults to operations. The language (examples are in share/doc/layers.md):
 //
 //     rules     = [rule] *((";" | newline) [rule])        "#" begins a comment that ends with its line
-//     rule      = *condition ":" action                   all conditions must delay
+//     rule      = *condition ":" action                   all conditions must hold
 //     condition = "any" | kind *("|" kind) | "rank" N ["-" N] | "peer" N | "after" N | "every" N | "times" N | "once"
 //               | "chance" P | P"%"
 //     kind      = "all_reduce" | ... | "send" | "recv" | "collective" | "message"
@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "backplane/abi/op.h"
+#include "backplane/base/log_limit.hpp"
 
 namespace backplane::chaos {
 
@@ -51,7 +52,8 @@ std::vector<Rule> parse_rules(std::string_view text, const std::string& source);
 // A fault to inject into an operation.
 struct Fault {
   const Rule* rule = nullptr;
-  int64_t duration_ns = 0;  // delay, reorder, stall
+  base::LogLimit* log_limit = nullptr;  // of the rule
+  int64_t duration_ns = 0;              // delay, reorder, stall
 };
 
 // The rules that apply to one rank of one group, with their counters. Thread-safe. Deterministic: the n-th operation
@@ -68,6 +70,7 @@ class Faults {
   struct Counted {
     explicit Counted(Rule given) : rule(std::move(given)) {}
     const Rule rule;
+    base::LogLimit log_limit;
     std::atomic<uint64_t> matched = 0;
     std::atomic<uint64_t> triggered = 0;
   };

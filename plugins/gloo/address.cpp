@@ -10,14 +10,15 @@
 
 #include <algorithm>
 #include <array>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
+
+#include "backplane/base/host.hpp"
+#include "backplane/sdk/listening.hpp"
 
 namespace backplane::gloo {
 namespace {
@@ -119,15 +120,6 @@ Candidate by_address(const std::vector<Candidate>& candidates, const std::string
   throw sdk::Failure(BP_INVALID, "the option address=" + name + " " + is + "; available: " + listed(candidates));
 }
 
-// Two processes with the same text reach each other over loopback: same boot of a kernel, same network namespace.
-std::string host_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::array<char, 64> space = {};
-  const ssize_t size = readlink("/proc/self/ns/net", space.data(), space.size());
-  return boot + " " + std::string(space.data(), size > 0 ? static_cast<size_t>(size) : 0);
-}
-
 std::string vote_key(int32_t rank) { return "gloo/voted/" + std::to_string(rank); }
 
 bool has_voted(const sdk::Context& context, int32_t rank) {
@@ -149,17 +141,16 @@ std::string get_or_name_absent_rank(const sdk::Context& context, const std::stri
     int32_t missing = 0;
     while (missing < context.world_size && has_voted(context, missing)) ++missing;
     if (missing == context.world_size) throw;
-    throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(missing) + " has not joined the group: " + e.what(),
-                       missing);
+    throw sdk::not_joined(missing, e.what());
   }
 }
 
 // Finds out whether all ranks are on one host, in four store operations per rank. Rank 0 publishes its host identity.
-// Each rank adds its match or mismatch to a counter, and the last rank publishes the result. A key per rank tells who
-// has joined, for the error of ranks that wait in vain.
+// Each rank adds its match or mismatch to a counter, and the last rank publishes the result. A key per rank records
+// that it has joined, so that a timeout can name the missing rank.
 bool all_on_one_host(const sdk::Context& context, const base::Deadline& deadline) {
   constexpr int64_t kElsewhere = INT64_C(1) << 32;
-  const std::string here = host_identity();
+  const std::string here = base::host_identity();
   context.host.store_set(vote_key(context.rank), "1");
   if (context.rank == 0) context.host.store_set("gloo/host", here);
   const std::string there = context.rank == 0 ? here : get_or_name_absent_rank(context, "gloo/host", deadline);
@@ -176,12 +167,12 @@ struct Selection {
   uint32_t level = BP_LOG_INFO;
 };
 
+// Prefers addresses that lead to other hosts: the bridge of a container engine (docker0) has the same address on all.
 Selection among_hosts(std::vector<Candidate> candidates) {
-  std::array<char, HOST_NAME_MAX + 1> host_name = {};
-  gethostname(host_name.data(), host_name.size() - 1);
+  const std::string host_name = base::host_name();
   std::erase_if(candidates, [](const Candidate& candidate) { return candidate.loopback; });
-  if (const Candidate* found = match(candidates, resolved(host_name.data()))) {
-    return {*found, std::string("the host name ") + host_name.data() + " resolves to it"};
+  if (const Candidate* found = match(candidates, resolved(host_name))) {
+    return {*found, "the host name " + host_name + " resolves to it"};
   }
   if (candidates.empty()) {
     throw sdk::Failure(BP_RESOURCE,
@@ -189,6 +180,9 @@ Selection among_hosts(std::vector<Candidate> candidates) {
                        "or set the option address");
   }
   if (candidates.size() == 1) return {candidates[0], "it is the only address that is not loopback"};
+  if (const Candidate* found = match(candidates, {base::default_route_address()})) {
+    return {*found, "the default route leaves from it"};
+  }
   return {candidates[0],
           "it is the first of several (" + listed(candidates) + "); set the option iface or address to choose",
           BP_LOG_WARN};
@@ -212,6 +206,9 @@ std::optional<Selection> selected_by_option(const sdk::Context& context, const s
 }
 
 Selection selected_by_rule(const sdk::Context& context, const std::vector<Candidate>& candidates, bool one_host) {
+  if (const Candidate* found = match(candidates, {sdk::store_address(context.host)})) {
+    return {*found, sdk::kReachesStore};
+  }
   const auto loopback = std::find_if(candidates.begin(), candidates.end(), std::mem_fn(&Candidate::loopback));
   if (one_host && loopback != candidates.end()) {
     return {*loopback, "all " + std::to_string(context.world_size) + " ranks are on this host"};

@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
+#include <utility>
 
 #include "progress.hpp"
 
 namespace backplane::gloo {
 namespace {
+
+constexpr uint64_t kFirstCapacity = uint64_t{64} * 1024;
 
 thread_local Clock::time_point scope_deadline = Clock::time_point::max();
 
@@ -17,6 +21,18 @@ thread_local Clock::time_point scope_deadline = Clock::time_point::max();
 DeadlineScope::DeadlineScope(Clock::time_point deadline) : outer_(scope_deadline) { scope_deadline = deadline; }
 DeadlineScope::~DeadlineScope() { scope_deadline = outer_; }
 Clock::time_point DeadlineScope::current() { return scope_deadline; }
+
+std::span<char> ArrivingBytes::room(uint64_t arrived, uint64_t length) {
+  if (arrived == capacity_ && arrived < length) {
+    const uint64_t capacity = std::min(length, std::max(2 * capacity_, kFirstCapacity));
+    char* const data = static_cast<char*>(std::realloc(data_.get(), capacity));
+    if (data == nullptr) throw std::bad_alloc();
+    static_cast<void>(data_.release());  // realloc has freed or extended it
+    data_.reset(data);
+    capacity_ = capacity;
+  }
+  return {data_.get() + arrived, static_cast<size_t>(capacity_ - arrived)};
+}
 
 Buffer::Buffer(const std::shared_ptr<::gloo::transport::tcp::Context>& context, std::shared_ptr<const Health> health,
                void* data, size_t size, Lengths lengths, Clock::time_point deadline)
@@ -105,7 +121,7 @@ void Buffer::deliver(const void* data, uint64_t bytes, int rank) {
   handleRecvCompletion(rank);
 }
 
-void Buffer::keep(std::unique_ptr<char[]> bytes) {
+void Buffer::keep(ArrivingBytes bytes) {
   const std::lock_guard lock(m_);
   kept_ = std::move(bytes);
 }

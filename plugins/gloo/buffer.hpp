@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// gloo's unbound buffer with waits of its own. gloo's waits close all connections of the group on timeout, and only
-// their own operation wakes them. These end at the operation's deadline without touching connections, notice an abort,
+// gloo's unbound buffer with other waits. gloo's waits close all connections of the group on timeout, and only their
+// own operation wakes them. These waits end at the operation's deadline without closing connections, notice an abort,
 // can be polled, and report the length of the message.
 #pragma once
 
@@ -9,8 +9,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <memory>
+#include <span>
 
 #include "health.hpp"
 
@@ -29,6 +31,21 @@ class ThreadHandover {
 
  private:
   std::atomic<uint32_t> handovers_ = 0;
+};
+
+// Memory for bytes that arrive. It grows with them, because a peer may announce any length.
+class ArrivingBytes {
+ public:
+  // The room behind the first `arrived` of `length` bytes, at least one byte if any are missing. Throws std::bad_alloc.
+  std::span<char> room(uint64_t arrived, uint64_t length);
+  const char* data() const { return data_.get(); }
+
+ private:
+  struct Free {
+    void operator()(char* data) const { std::free(data); }
+  };
+  std::unique_ptr<char, Free> data_;
+  uint64_t capacity_ = 0;
 };
 
 class Buffer final : public ThreadHandover, public ::gloo::transport::tcp::UnboundBuffer {
@@ -74,8 +91,8 @@ class Buffer final : public ThreadHandover, public ::gloo::transport::tcp::Unbou
   void fail(const std::exception_ptr& error) { signalException(error); }
   ::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer> weak() const { return getWeakNonOwningPtr(); }
   // Keeps a message for a later receive (see orphans in pair.hpp).
-  void keep(std::unique_ptr<char[]> bytes);
-  const char* kept() const { return kept_.get(); }
+  void keep(ArrivingBytes bytes);
+  const char* kept() const { return kept_.data(); }
 
  private:
   bool wait(const int& completions, std::condition_variable& changed, Clock::time_point until);
@@ -89,7 +106,7 @@ class Buffer final : public ThreadHandover, public ::gloo::transport::tcp::Unbou
   uint64_t length_ = 0;
   uint64_t expected_ = 0;
   int mismatched_rank_ = -1;  // the rank whose message had `length_` instead of `expected_` bytes
-  std::unique_ptr<char[]> kept_;
+  ArrivingBytes kept_;
 };
 
 // gloo's weak pointer to a buffer, and a strong reference for a short time. The reference is null if the buffer has

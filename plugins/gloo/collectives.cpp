@@ -17,6 +17,7 @@
 #include <cstring>
 #include <vector>
 
+#include "backplane/base/op_digest.hpp"
 #include "blocks.hpp"
 #include "reductions.hpp"
 
@@ -59,13 +60,12 @@ void set_buffers(Options& options, uint32_t dtype, void* input, void* output, si
   }
 }
 
-// All ranks have the same `seq`. gloo's tags have 32 bits, enough to distinguish operations in flight.
-uint32_t tag_of(const bp_op& op) { return static_cast<uint32_t>(op.seq); }
-
-// Tags differ between algorithms: ranks with unequal counts may select different ones, and must not match each other's
-// messages.
-uint32_t tag_of(const bp_op& op, Algorithm algorithm) {
-  return static_cast<uint32_t>(op.seq << 2 | static_cast<uint64_t>(algorithm));
+// Ranks with different operations must not match each other's messages, nor ranks that select different algorithms
+// because their counts differ. gloo's tags have 32 bits: 16 of the number, which distinguish the operations in flight,
+// and 16 of the digest.
+uint32_t tag_of(const bp_op& op, Algorithm algorithm = Algorithm::kAuto) {
+  const uint32_t digest = base::digest_of(op).value() + static_cast<uint32_t>(algorithm);
+  return digest << 16 | (static_cast<uint32_t>(op.seq) & 0xffff);
 }
 
 uint64_t bytes_of(const bp_op& op, const bp_buffer& buffer) { return buffer.count * bp_dtype_size(op.dtype); }

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "context.hpp"
+#include "transport.hpp"
 
 namespace backplane::gloo {
 

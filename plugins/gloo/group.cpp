@@ -7,21 +7,13 @@
 
 #include "address.hpp"
 #include "backplane/sdk/owned_op.hpp"
-#include "device.hpp"
 #include "progress.hpp"
+#include "tcp_device.hpp"
 
 namespace backplane::gloo {
 namespace {
 
-std::string describe(const bp_op& op) {
-  if (op.kind != BP_SEND && op.kind != BP_RECV) {
-    return std::string(sdk::op_name(op.kind)) + " #" + std::to_string(op.seq);
-  }
-  const std::string peer = op.peer == BP_ANY_SOURCE ? "any rank" : "rank " + std::to_string(op.peer);
-  return std::string(op.kind == BP_SEND ? "send to " : "recv from ") + peer + " with tag " + std::to_string(op.tag);
-}
-
-std::string timeout_text(const bp_op& op) { return std::to_string(op.timeout_ns / 1'000'000) + " ms"; }
+constexpr const char* kUnusable = ". The group can no longer be used";
 
 Algorithm algorithm_of(const std::string& text) {
   if (text == "ring") return Algorithm::kRing;
@@ -54,7 +46,7 @@ std::unique_ptr<Group> Group::start(const sdk::Context& context) {
       auto device = make_device(address.attr);
       connected.transport = std::make_shared<Context>(device, connected.health, context.rank, context.world_size);
       connected.mesh = std::make_shared<Mesh>(device, connected.transport);
-      connected.transport->connect(deadline);
+      connected.transport->connect(deadline, address.text);
     } catch (const sdk::Failure&) {
       throw;
     } catch (const std::exception& e) {
@@ -83,7 +75,7 @@ std::unique_ptr<sdk::Work> Group::submit_message(const bp_op& op) {
   const std::unique_ptr<Message> message = start_message(shared_, op);
   if (!message) return nullptr;
   if (!message->wait(deadline) && message->try_cancel()) {
-    throw sdk::Failure(BP_TIMEOUT, describe(op) + " found no matching operation within " + timeout_text(op), op.peer);
+    throw sdk::timed_out(op);
   }
   return nullptr;
 }
@@ -112,27 +104,22 @@ void Group::run(const bp_op& op, Clock::time_point deadline) {
     collectives_.run(op);
     return;
   } catch (const sdk::Failure& e) {
-    const std::string within = e.status() == BP_TIMEOUT ? " did not end within " + timeout_text(op) : " failed";
-    health_->failure.raise(sdk::Failure(e.status(),
-                                        describe(op) + within + ": " + e.what() + ". The group can no longer be used",
-                                        e.peer_rank(), e.native_code()));
-  } catch (const std::bad_alloc&) {
+    const std::string event = e.status() == BP_TIMEOUT ? sdk::timed_out(op).what() : sdk::describe(op) + " failed";
     health_->failure.raise(
-        sdk::Failure(BP_RESOURCE, describe(op) + " ran out of memory. The group can no longer be used"));
+        sdk::Failure(e.status(), event + ": " + e.what() + kUnusable, e.peer_rank(), e.native_code()));
+  } catch (const std::bad_alloc&) {
+    health_->failure.raise(sdk::Failure(BP_RESOURCE, sdk::describe(op) + " ran out of memory" + kUnusable));
   } catch (const std::exception& e) {
     const int lost = transport_->first_lost();
-    health_->failure.raise(lost < 0
-                               ? sdk::Failure(BP_INTERNAL, describe(op) + " failed in gloo: " + e.what())
-                               : sdk::Failure(BP_PEER_LOST,
-                                              describe(op) + " failed: the connection to rank " + std::to_string(lost) +
-                                                  " has ended. The group can no longer be used",
-                                              lost));
+    const std::string why = lost < 0 ? e.what() : connection_lost(lost, e.what()).what();
+    health_->failure.raise(
+        sdk::Failure(lost < 0 ? BP_INTERNAL : BP_PEER_LOST, sdk::describe(op) + " failed: " + why + kUnusable, lost));
   }
   health_->failure.check();
 }
 
 void Group::abort(const sdk::Failure& why) noexcept {
-  health_->failure.set_host_cause(why);
+  health_->failure.raise_by_core(why);
   workers_.abort(why);
   if (transport_) transport_->shut_down();
 }

@@ -10,12 +10,9 @@
 namespace backplane::gloo {
 namespace {
 
-[[noreturn]] void throw_lost(const MessageContext& shared, int peer, const char* what) {
+[[noreturn]] void throw_lost(const MessageContext& shared, int peer, const std::string& detail) {
   shared.health->failure.check();
-  throw sdk::Failure(BP_PEER_LOST,
-                     "the connection to rank " + std::to_string(peer) + " has closed (" + std::string(what) +
-                         "): its process has exited or has left the group",
-                     peer);
+  throw connection_lost(peer, detail);
 }
 
 class Send final : public Message {
@@ -181,9 +178,14 @@ class Receive final : public Message {
     return peers;
   }
 
-  // Returns false if the message has arrived, or is arriving, in the buffer.
+  // Returns false if the message has arrived in the buffer.
   bool withdraw() {
     const bool waited_here = shared_.loopback.forget(buffer_);
+    if (orphan_) {
+      const int source = peer_ == BP_ANY_SOURCE ? orphan_->source() : peer_;
+      shared_.transport->pair(source).give_back_orphan(std::move(orphan_), slot_);
+      return true;
+    }
     if (!shared_.transport || peer_ == shared_.rank) return waited_here;
     if (peer_ != BP_ANY_SOURCE) {
       Pair& pair = shared_.transport->pair(peer_);

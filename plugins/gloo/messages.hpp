@@ -11,8 +11,8 @@
 #include <optional>
 #include <vector>
 
-#include "context.hpp"
 #include "progress.hpp"
+#include "transport.hpp"
 
 namespace backplane::gloo {
 

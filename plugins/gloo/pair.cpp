@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pair.hpp"
 
-#include <fcntl.h>
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
-#include <thread>
 #include <tuple>
 
 namespace backplane::gloo {
@@ -17,45 +12,16 @@ namespace {
 
 using ::gloo::transport::tcp::UnboundBuffer;
 
+constexpr const char* kNoMemoryForCancelled = "this rank has no memory to keep the message of a cancelled receive";
+constexpr uint64_t kMaxDetached = uint64_t{1} << 30;
+
 template <typename Entry>
 bool is_for(const Entry& entry, const UnboundBuffer* buffer) {
   const BufferRef target(std::get<0>(entry));
   return target && target.get() == buffer;
 }
 
-// gloo opens its sockets without close-on-exec.
-void close_on_exec(int fd) {
-  if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
-
-constexpr std::chrono::milliseconds kGloosOwnTimeout{0};  // none: deadlines are checked by this plugin
-
 }  // namespace
-
-Pair::Pair(Context& context, ::gloo::transport::tcp::Device* device, std::shared_ptr<const Health> health, int peer)
-    : PairState(context, std::move(health)), ::gloo::transport::tcp::Pair(&context, device, peer, kGloosOwnTimeout) {
-  close_on_exec(fd_);
-}
-
-// Closes before this is no longer a Pair, because gloo's thread may be inside a function of this class.
-Pair::~Pair() {
-  const std::lock_guard lock(m_);
-  if (state_ == CLOSED) return;
-  if (state_ != INITIALIZING && fd_ >= 0) ensure_registered();
-  ::gloo::transport::tcp::Pair::changeState(CLOSED);
-}
-
-void Pair::handleEvents(int events) {
-  // The thread that holds the lock may be waiting for this core. gloo would spin until the scheduler's next tick.
-  if (!m_.try_lock()) return std::this_thread::yield();
-  m_.unlock();
-  try {
-    ::gloo::transport::tcp::Pair::handleEvents(events);
-  } catch (const std::exception& e) {                   // while connecting
-    const std::unique_lock lock(m_, std::try_to_lock);  // the holder may be waiting for this thread
-    if (lock && state_ != CLOSED) signalException(e.what());
-  }
-}
 
 void Pair::send(Unbound* buffer, uint64_t slot, size_t offset, size_t bytes) {
   ProgressScope::attach(*this);
@@ -67,29 +33,29 @@ void Pair::recv(Unbound* buffer, uint64_t slot, size_t offset, size_t bytes) {
   ::gloo::transport::tcp::Pair::recv(buffer, slot, offset, bytes);
 }
 
-// Ensures that the payload has a live buffer of sufficient size.
+// Ensures that the payload has a live buffer of sufficient size, or a spill.
 void Pair::prepare_payload() {
   if (rx_.ubuf) {
-    if (!BufferRef(rx_.ubuf)) redirect_to_spill({}, false);
+    if (!BufferRef(rx_.ubuf)) spill_payload({}, false);
     return;
   }
   const auto pending = localPendingRecv_.find(rx_.preamble.slot);
-  if (pending == localPendingRecv_.end()) return;  // gloo reports the error
+  if (pending == localPendingRecv_.end()) throw ::gloo::IoException("it sent a message that was not requested");
   if (owner_.may_reorder()) put_oldest_first(rx_.preamble.slot, pending->second);
-  const auto& [receiver, offset, room] = pending->second.front();
+  const UnboundBufferOp next = pending->second.front();
+  pending->second.pop_front();
+  if (pending->second.empty()) localPendingRecv_.erase(pending);
+  const auto& [receiver, offset, room] = next;
   const BufferRef buffer(receiver);
   const bool orphaned = buffer && is_orphan(buffer.get(), rx_.preamble.slot);
   if (buffer) buffer->begin_message(rx_.preamble.length, room, rank_);
-  if (!buffer || orphaned || rx_.preamble.length > room) {
-    const WeakBuffer told = receiver;
-    pending->second.pop_front();
-    if (pending->second.empty()) localPendingRecv_.erase(pending);
-    redirect_to_spill(told, orphaned);
-    return;
+  if (!buffer || orphaned) return spill_payload(receiver, orphaned);
+  if (rx_.preamble.length > room) {
+    // Completed before the payload has arrived: a payload of any length must not delay the report, nor need memory.
+    buffer->handleRecvCompletion(rank_);
+    return spill_payload({}, false);
   }
-  std::tie(rx_.ubuf, rx_.offset, rx_.nbytes) = pending->second.front();
-  pending->second.pop_front();
-  if (pending->second.empty()) localPendingRecv_.erase(pending);
+  std::tie(rx_.ubuf, rx_.offset, rx_.nbytes) = next;
 }
 
 // A receive from any source is behind those that named this peer before the message was announced, or not in this
@@ -104,36 +70,29 @@ void Pair::put_oldest_first(uint64_t slot, std::deque<UnboundBufferOp>& receives
   owner_.swap_with_any_source(slot, rank_, receives.front());
 }
 
-void Pair::redirect_to_spill(WeakBuffer receiver, bool orphaned) {
-  const uint64_t length = rx_.preamble.length;
+void Pair::spill_payload(WeakBuffer receiver, bool orphaned) {
   auto spill = std::make_unique<Spill>();
   spill->slot = rx_.preamble.slot;
-  spill->length = length;
-  spill->orphaned = orphaned;
-  spill->bytes.reset(new char[length]);
-  spill->target = make_buffer(spill->bytes.get(), length);
+  spill->length = rx_.preamble.length;
+  spill->arrived = rx_.nread - sizeof(rx_.preamble);
+  spill->is_kept = orphaned;
   spill->receiver = std::move(receiver);
-  rx_.ubuf = spill->target->weak();
-  rx_.offset = 0;
-  rx_.nbytes = length;
+  rx_.ubuf = {};
   spill_ = std::move(spill);
 }
 
 void Pair::finish_spill() {
   const std::unique_ptr<Spill> arrived = std::move(spill_);
-  const BufferRef receiver(arrived->receiver);
-  if (!receiver) return;
-  if (arrived->orphaned) {
+  rx_ = Op();
+  if (const BufferRef receiver(arrived->receiver); receiver && arrived->is_kept) {
     keep_for_later(*arrived, *receiver.get());
-  } else {
-    receiver->handleRecvCompletion(rank_);
   }
 }
 
 void Pair::keep_for_later(Spill& arrived, Buffer& orphan) {
   // An adopted orphan belongs to a receive. Otherwise a receive from any source may be waiting.
   if (is_orphan(&orphan, arrived.slot) &&
-      owner_.offer_to_any_source(arrived.slot, rank_, arrived.bytes.get(), arrived.length)) {
+      owner_.offer_to_any_source(arrived.slot, rank_, arrived.kept.data(), arrived.length)) {
     // The caller still refers to the orphan, so it is kept until the next adoption.
     auto& queue = orphans_[arrived.slot];
     const auto found =
@@ -143,7 +102,7 @@ void Pair::keep_for_later(Spill& arrived, Buffer& orphan) {
     if (queue.empty()) orphans_.erase(arrived.slot);
     return;
   }
-  orphan.keep(std::move(arrived.bytes));
+  orphan.keep(std::move(arrived.kept));
   orphan.handleRecvCompletion(rank_);
 }
 
@@ -157,21 +116,114 @@ std::unique_ptr<Buffer> Pair::make_buffer(void* data, size_t size) const {
   return std::make_unique<Buffer>(nullptr, health_, data, size, Buffer::Lengths::kUpToSize, Clock::time_point::max());
 }
 
-bool Pair::withdraw_receive(const Buffer& buffer, uint64_t slot) {
+bool Pair::withdraw_receive(const Buffer& buffer, uint64_t slot) noexcept {
   const std::lock_guard lock(m_);
+  if (state_ == CLOSED) return false;
+  if (const BufferRef target(rx_.ubuf); target && target.get() == &buffer) {
+    keep_arriving(buffer, slot);
+    return true;
+  }
   const auto pending = localPendingRecv_.find(slot);
-  if (state_ == CLOSED || pending == localPendingRecv_.end()) return false;
+  if (pending == localPendingRecv_.end()) return false;
   auto& queue = pending->second;
   const auto found =
       std::find_if(queue.begin(), queue.end(), [&buffer](const auto& entry) { return is_for(entry, &buffer); });
   if (found == queue.end()) return false;
   queue.erase(found);
-  // Behind the receives that still wait, which get the older messages.
-  std::unique_ptr<Buffer> orphan = make_buffer(nullptr, 0);
-  queue.emplace_back(orphan->weak(), 0, 0);
-  orphans_[slot].push_back(std::move(orphan));
+  try {
+    queue_orphan(slot, queue);
+  } catch (const std::exception&) {
+    end(kNoMemoryForCancelled);
+  }
   return true;
 }
+
+// Behind the receives that still wait, which get the older messages.
+void Pair::queue_orphan(uint64_t slot, std::deque<UnboundBufferOp>& queue) {
+  std::unique_ptr<Buffer> orphan = make_buffer(nullptr, 0);
+  auto& orphans = orphans_[slot];
+  queue.emplace_back(orphan->weak(), 0, 0);
+  orphans.push_back(std::move(orphan));
+}
+
+// Takes the oldest receive that waits. Its message has been requested, so an orphan replaces it.
+std::optional<Pair::UnboundBufferOp> Pair::take_waiting(uint64_t slot) {
+  const auto pending = localPendingRecv_.find(slot);
+  if (state_ == CLOSED || pending == localPendingRecv_.end() || pending->second.empty()) return {};
+  auto& queue = pending->second;
+  if (owner_.may_reorder()) put_oldest_first(slot, queue);
+  const auto found = std::find_if(queue.begin(), queue.end(), [this, slot](const UnboundBufferOp& entry) {
+    const BufferRef target(std::get<0>(entry));
+    return target && !is_orphan(target.get(), slot);
+  });
+  if (found == queue.end()) return {};
+  const UnboundBufferOp taken = *found;
+  const auto index = found - queue.begin();
+  queue_orphan(slot, queue);  // first, because it may throw
+  queue.erase(queue.begin() + index);
+  return taken;
+}
+
+// Discards the rest of the message that arrives.
+void Pair::discard_arriving(uint64_t slot, uint64_t arrived) {
+  auto spill = std::make_unique<Spill>();
+  spill->slot = slot;
+  spill->length = rx_.preamble.length;
+  spill->arrived = arrived;
+  rx_.ubuf = {};
+  spill_ = std::move(spill);
+}
+
+// Makes a receive that waits the target of the message that arrives. `data` are its first `arrived` bytes. A receive
+// without room for it ends at once.
+bool Pair::redirect_arriving(uint64_t slot, const char* data, uint64_t arrived) {
+  const std::optional<UnboundBufferOp> taken = take_waiting(slot);
+  if (!taken) return false;
+  const auto& [target, offset, room] = *taken;
+  const BufferRef receiver(target);
+  if (!receiver) return false;
+  receiver->begin_message(rx_.preamble.length, room, rank_);
+  if (rx_.preamble.length > room) {
+    receiver->handleRecvCompletion(rank_);  // first: the other may find no memory
+    discard_arriving(slot, arrived);
+    return true;
+  }
+  if (arrived > 0) std::memcpy(static_cast<char*>(receiver->ptr) + offset, data, arrived);
+  std::tie(rx_.ubuf, rx_.offset, rx_.nbytes) = *taken;
+  rx_.nread = sizeof(rx_.preamble) + arrived;
+  spill_.reset();
+  return true;
+}
+
+// The message arrives in a buffer that is about to be destroyed: its bytes move to a receive that waits, or else to an
+// orphan, which is the oldest.
+void Pair::keep_arriving(const Buffer& buffer, uint64_t slot) noexcept {
+  const char* const from = static_cast<const char*>(buffer.ptr) + rx_.offset;
+  const uint64_t arrived = rx_.nread - sizeof(rx_.preamble);
+  try {
+    if (redirect_arriving(slot, from, arrived)) return;
+    std::unique_ptr<Buffer> orphan = make_buffer(nullptr, 0);
+    orphan->begin_message(rx_.preamble.length, 0, rank_);
+    auto spill = std::make_unique<Spill>();
+    spill->slot = slot;
+    spill->length = rx_.preamble.length;
+    spill->is_kept = true;
+    spill->receiver = orphan->weak();
+    while (spill->arrived < arrived) {
+      const std::span<char> to = spill->kept.room(spill->arrived, spill->length);
+      const uint64_t bytes = std::min<uint64_t>(to.size(), arrived - spill->arrived);
+      std::memcpy(to.data(), from + spill->arrived, bytes);
+      spill->arrived += bytes;
+    }
+    orphans_[slot].push_front(std::move(orphan));
+    spill_ = std::move(spill);
+  } catch (const std::exception&) {
+    end(kNoMemoryForCancelled);
+  }
+  rx_.ubuf = {};
+}
+
+bool Pair::arrives_for(const Buffer& orphan) const { return spill_ && BufferRef(spill_->receiver).get() == &orphan; }
 
 Pair::Adopted Pair::adopt(Buffer& buffer, uint64_t slot) {
   const std::lock_guard lock(m_);
@@ -189,7 +241,38 @@ Pair::Adopted Pair::adopt(Buffer& buffer, uint64_t slot) {
       return {true, nullptr};
     }
   }
+  if (arrives_for(*orphan) && spill_->length > buffer.size) {  // fails without waiting for the rest
+    discard_arriving(slot, spill_->arrived);
+    buffer.deliver(nullptr, rx_.preamble.length, rank_);
+    used_orphans_.push_back(std::move(orphan));
+    return {true, nullptr};
+  }
   return {false, std::move(orphan)};
+}
+
+// Gives the message of an orphan to a receive that waits. Returns false if there is none.
+bool Pair::hand_on(Buffer& orphan, uint64_t slot) {
+  if (!orphan.has_received()) {
+    return arrives_for(orphan) && redirect_arriving(slot, spill_->kept.data(), spill_->arrived);
+  }
+  if (const std::optional<UnboundBufferOp> taken = take_waiting(slot)) {
+    if (const BufferRef receiver(std::get<0>(*taken)); receiver) {
+      receiver->deliver(orphan.kept(), orphan.length(), rank_);
+      return true;
+    }
+  }
+  // A receive from any source may have come meanwhile.
+  return owner_.offer_to_any_source(slot, rank_, orphan.kept(), orphan.length());
+}
+
+void Pair::give_back_orphan(std::unique_ptr<Buffer> orphan, uint64_t slot) noexcept {
+  const std::lock_guard lock(m_);
+  try {
+    if (hand_on(*orphan, slot)) return;
+    orphans_[slot].push_front(std::move(orphan));
+  } catch (const std::exception&) {
+    end(kNoMemoryForCancelled);
+  }
 }
 
 bool Pair::has_filled_orphan(uint64_t slot) {
@@ -209,7 +292,9 @@ std::unique_ptr<Buffer> Pair::take_filled_orphan(uint64_t slot) {
   return orphan;
 }
 
+// A copy in a destructor has no deadline, and lazily allocated memory may not exist.
 WeakBuffer Pair::detach(const Pending& buffer, size_t offset, size_t bytes) {
+  if (bytes > kMaxDetached) throw std::bad_alloc();
   Detached copy;
   copy.bytes.reset(new char[bytes]);
   if (bytes > 0) std::memcpy(copy.bytes.get(), static_cast<const char*>(buffer.ptr) + offset, bytes);
@@ -218,10 +303,20 @@ WeakBuffer Pair::detach(const Pending& buffer, size_t offset, size_t bytes) {
   return detached_.back().buffer->weak();
 }
 
-void Pair::detach_send(const Buffer& buffer, uint64_t slot) {
+// Without memory for a copy the connection ends: the peer has been told of the message.
+void Pair::detach_send(const Buffer& buffer, uint64_t slot) noexcept {
   const std::lock_guard lock(m_);
   if (state_ == CLOSED) return;
-  detached_.remove_if([](const Detached& copy) { return copy.buffer->has_sent(); });
+  try {
+    detached_.remove_if([](const Detached& copy) { return copy.buffer->has_sent(); });
+    detach_queued(buffer, slot);
+  } catch (const std::exception&) {
+    end("this rank cannot keep a message whose send has timed out or was cancelled: it has no memory for it, or the "
+        "message is longer than 1 GiB");
+  }
+}
+
+void Pair::detach_queued(const Buffer& buffer, uint64_t slot) {
   const auto pending = localPendingSend_.find(slot);
   if (pending != localPendingSend_.end()) {
     for (auto& entry : pending->second) {
@@ -236,69 +331,6 @@ void Pair::detach_send(const Buffer& buffer, uint64_t slot) {
     op.ubuf = detach(buffer, op.offset, op.nbytes);
     op.offset = 0;
   }
-}
-
-// Every end of a connection passes here, under the lock. gloo fails the operations that have not begun, this function
-// fails the others.
-void Pair::changeState(state next) noexcept {
-  const bool ends = next == CLOSED && state_ != CLOSED;
-  if (ends && state_ != INITIALIZING && fd_ >= 0) ensure_registered();
-  ::gloo::transport::tcp::Pair::changeState(next);
-  if (next == CONNECTED || next == CONNECTING) close_on_exec(fd_);
-  was_connected_ = was_connected_ || next == CONNECTED;
-  if (!ends) return;
-  owner_.record_loss(rank_);
-  const std::exception_ptr error =
-      ex_ ? ex_ : std::make_exception_ptr(::gloo::IoException("this rank closed the connection"));
-  const auto tell = [&error](const WeakBuffer& target) {
-    const BufferRef buffer(target);
-    if (buffer) buffer->fail(error);
-  };
-  tell(rx_.ubuf);
-  if (spill_) tell(spill_->receiver);
-  for (const Op& op : tx_) tell(op.ubuf);
-}
-
-void Pair::waitUntilConnected(std::unique_lock<std::mutex>& lock, bool) {
-  for (;;) {
-    throwIfException();
-    if (state_ >= CONNECTED) return;
-    health_->check();
-    const Clock::time_point now = Clock::now();
-    if (now >= connect_deadline_) {
-      throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(rank_) + " (" + peer_.str() + ") did not connect in time",
-                         rank_);
-    }
-    cv_.wait_until(lock, std::min(connect_deadline_, now + kCheckInterval));
-  }
-}
-
-// Shutting down the reading side makes gloo's thread see the end of the connection, as if the peer had closed it.
-void Pair::shut_down() noexcept {
-  const std::lock_guard lock(m_);
-  if (state_ == CONNECTED && fd_ >= 0) ::shutdown(fd_, SHUT_RD);
-}
-
-bool Pair::is_open() {
-  const std::lock_guard lock(m_);
-  return state_ == CONNECTED;
-}
-
-bool Pair::was_connected() {
-  const std::lock_guard lock(m_);
-  return was_connected_;
-}
-
-bool Pair::is_flushed() {
-  const std::lock_guard lock(m_);
-  int unsent = 0;
-  return state_ != CONNECTED ||
-         (tx_.empty() && pending_notifications_.empty() && (ioctl(fd_, SIOCOUTQ, &unsent) != 0 || unsent == 0));
-}
-
-void Pair::wait_closed() {
-  std::unique_lock lock(m_);
-  cv_.wait_for(lock, 2 * kCheckInterval, [this] { return state_ == CLOSED; });
 }
 
 }  // namespace backplane::gloo

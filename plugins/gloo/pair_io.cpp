@@ -8,10 +8,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
+#include <span>
 #include <string>
 
-#include "device.hpp"
 #include "pair.hpp"
+#include "tcp_device.hpp"
 
 namespace backplane::gloo {
 namespace {
@@ -20,6 +22,8 @@ constexpr uint32_t kIn = EPOLLIN;
 constexpr uint32_t kOut = EPOLLOUT;
 constexpr uint32_t kNone = EPOLLET;  // edge-triggered: a broken connection is reported once
 constexpr int kReadsAtOnce = 64;
+constexpr const char* kNoMemory = "this rank has no memory for a message that arrives";
+constexpr size_t kDiscardedAtOnce = size_t{64} * 1024;
 
 }  // namespace
 
@@ -54,8 +58,12 @@ Pair::Progress Pair::advance() {
   try {
     // Bounded, because the driver has a deadline.
     for (int reads = 0; reads < kReadsAtOnce && !has_ended_ && read(); ++reads) moved = true;
+  } catch (const std::bad_alloc&) {
+    end(kNoMemory);
+    has_ended_ = true;
   } catch (const std::exception&) {
-    has_ended_ = true;  // gloo's thread will see the same error
+    ::shutdown(fd_, SHUT_RDWR);  // wakes gloo's thread, which sees the same error
+    has_ended_ = true;
   }
   if (has_ended_ || state_ != CONNECTED) return Progress::kEnded;
   if (moved) return Progress::kMoved;
@@ -83,8 +91,10 @@ void Pair::handleReadWrite(int events) {
   } const on_loop(on_loop_);
   try {
     move(events);
+  } catch (const std::bad_alloc&) {
+    if (state_ != CLOSED) signal_end(kNoMemory);
   } catch (const std::exception& e) {
-    if (state_ != CLOSED) signalException(e.what());
+    if (state_ != CLOSED) signal_end(e.what());
   }
 }
 
@@ -118,7 +128,7 @@ bool Pair::write_queued() {
     if (written >= 0) {
       pending_notifications_.erase(0, static_cast<size_t>(written));
     } else if (errno != EINTR) {
-      if (errno != EAGAIN && on_loop_) signalException(std::string("cannot send: ") + std::strerror(errno));
+      if (errno != EAGAIN && on_loop_) signal_end(std::string("cannot send: ") + std::strerror(errno));
       return false;
     }
   }
@@ -126,15 +136,15 @@ bool Pair::write_queued() {
   return tx_.empty();
 }
 
-// Like the overridden function except for SIGPIPE, errors and drivers. On a user's thread errors are left to gloo's
-// thread, which sees them at once: closing waits for that thread, which may wait for a lock of the caller.
+// Differs from the overridden function in SIGPIPE, errors and drivers. Leaves errors on a user's thread to gloo's
+// thread, which sees them at once: closing here would wait for that thread, which may wait for a lock of the caller.
 bool Pair::write(Op& op) {
   if (state_ == CLOSED) return false;
   const bool queued = !tx_.empty();  // a queued operation is the first in the queue; gloo writes a new one directly
                                      // only if the queue is empty
   BufferRef buffer(op.ubuf);
   if (op.getOpcode() == Op::SEND_UNBOUND_BUFFER && !buffer) {
-    if (on_loop_) signalException("a message was given up while it was being sent");
+    if (on_loop_) signal_end("a message was cancelled while it was being sent");
     return false;
   }
   if (op.getOpcode() != Op::SEND_UNBOUND_BUFFER && !queued && is_driver()) {
@@ -155,7 +165,7 @@ bool Pair::write(Op& op) {
       pending_notifications_.erase(0, of_pending);
       op.nwritten += static_cast<size_t>(written) - of_pending;
     } else if (errno != EINTR) {
-      if (errno != EAGAIN && on_loop_) signalException(std::string("cannot send: ") + std::strerror(errno));
+      if (errno != EAGAIN && on_loop_) signal_end(std::string("cannot send: ") + std::strerror(errno));
       if (queued || !is_driver()) return false;
       tx_.push_back(std::move(op));  // here, because gloo would wake its own thread
       return true;
@@ -166,15 +176,22 @@ bool Pair::write(Op& op) {
 }
 
 bool Pair::read() {
+  // What arrives after end() belongs to no receive.
+  if (state_ != CLOSED && end_reason_ != nullptr) throw ::gloo::IoException(end_reason_);
   if (state_ == CLOSED || !read_preamble()) return false;
-  if (rx_.getOpcode() == Op::SEND_UNBOUND_BUFFER) {
-    prepare_payload();
-    if (rx_.ubuf && !read_payload()) return false;
+  const size_t opcode = rx_.preamble.opcode;
+  if (opcode == Op::SEND_UNBOUND_BUFFER) {
+    if (!spill_) prepare_payload();
+    if (spill_) return read_spill();
+    if (!read_payload()) return false;
+  } else if (opcode != Op::NOTIFY_SEND_READY && opcode != Op::NOTIFY_RECV_READY) {
+    throw ::gloo::IoException("it sent data that are no message");  // gloo would wait for a registered buffer
   }
-  if (const BufferRef visit(rx_.ubuf); !::gloo::transport::tcp::Pair::read()) return false;
-  if (spill_) finish_spill();
-  return true;
+  const BufferRef visit(rx_.ubuf);
+  return ::gloo::transport::tcp::Pair::read();
 }
+
+void Pair::signal_end(const std::string& seen) { signalException(end_reason_ == nullptr ? seen : end_reason_); }
 
 // Returns false if it is incomplete or the connection has ended.
 bool Pair::read_preamble() {
@@ -200,6 +217,20 @@ bool Pair::read_payload() {
   return true;
 }
 
+// Returns false if it is incomplete or the connection has ended.
+bool Pair::read_spill() {
+  std::array<char, kDiscardedAtOnce> discarded;
+  while (spill_->arrived < spill_->length) {
+    std::span<char> to = spill_->is_kept ? spill_->kept.room(spill_->arrived, spill_->length) : discarded;
+    if (to.size() > spill_->length - spill_->arrived) to = to.first(spill_->length - spill_->arrived);
+    const size_t got = receive(to.data(), to.size());
+    if (got == 0) return false;
+    spill_->arrived += got;
+  }
+  finish_spill();
+  return true;
+}
+
 // Returns 0 if there are no data or the connection has ended.
 size_t Pair::receive(void* to, size_t bytes) {
   for (;;) {
@@ -209,8 +240,8 @@ size_t Pair::receive(void* to, size_t bytes) {
     if (got < 0 && errno == EAGAIN) return 0;
     has_ended_ = true;
     if (on_loop_) {
-      signalException(got == 0 ? std::string("the connection was closed")
-                               : std::string("cannot receive: ") + std::strerror(errno));
+      signal_end(got == 0 ? std::string("the connection was closed")
+                          : std::string("cannot receive: ") + std::strerror(errno));
     }
     return 0;
   }

@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <ctime>
 
-#include "context.hpp"
 #include "pair.hpp"
+#include "transport.hpp"
 
 namespace backplane::gloo {
 namespace {

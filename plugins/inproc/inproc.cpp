@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `inproc`: the ranks of a group are threads of one process, each with a mailbox in a hub that they find through the
-// store. `self`: the same for a group of one rank. Only send and recv are native; the core completes the rest.
+// `inproc`: the ranks of a group are threads of one process. Each has a mailbox in the group's hub, whose token is in
+// the store. `self`: the same for a group of one rank. Only send and recv are native; the core implements the
+// collectives.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,14 +18,14 @@
 namespace backplane::inproc {
 namespace {
 
-// The meeting place of one group.
+// The mailboxes of one group.
 struct Hub {
   explicit Hub(int32_t world_size) : mailboxes(static_cast<size_t>(world_size)) {}
   std::vector<sdk::Mailbox> mailboxes;
-  size_t entered = 0;  // ranks so far; guarded by the mutex of Hubs
+  size_t entered = 0;  // ranks; guarded by the mutex of Hubs
 };
 
-// Hubs by token. The first rank of a group to come makes the hub, its groups keep it alive.
+// Hubs by token. The first rank creates the hub. The groups of its ranks own it.
 class Hubs {
  public:
   std::shared_ptr<Hub> enter(const std::string& token, int32_t world_size) {
@@ -39,7 +40,7 @@ class Hubs {
     if (++hub->entered == hub->mailboxes.size()) std::erase(early_, hub);
     return hub;
   }
-  // A rank that has sent something leaves: those who are still to come shall find it.
+  // Keeps the hub until all ranks have entered, so that later ranks receive the messages of one that has left.
   void keep(const std::shared_ptr<Hub>& hub) {
     const std::lock_guard lock(mutex_);
     const bool kept = std::find(early_.begin(), early_.end(), hub) != early_.end();
@@ -49,7 +50,7 @@ class Hubs {
  private:
   std::mutex mutex_;
   std::map<std::string, std::weak_ptr<Hub>> hubs_;
-  std::vector<std::shared_ptr<Hub>> early_;  // until the last rank has come
+  std::vector<std::shared_ptr<Hub>> early_;  // until the last rank has entered
 };
 
 Hubs& hubs() {
@@ -78,7 +79,7 @@ class InprocGroup final : public sdk::ProcessGroup {
           op.message == nullptr ? mailbox->take(std::move(receive)) : mailbox->take(op.message, std::move(receive));
     }
     if (!completion || completion->wait(0)) return nullptr;
-    // The hub stays alive as long as a work may cancel something in it.
+    // The work owns the hub, in which it may cancel.
     try {
       return std::make_unique<sdk::CompletionWork>(
           completion, [hub = hub_, mailbox, which = completion.get()] { mailbox->cancel(which); });
@@ -98,13 +99,13 @@ class InprocGroup final : public sdk::ProcessGroup {
  private:
   sdk::Mailbox& mine() const { return hub_->mailboxes[static_cast<size_t>(rank_)]; }
 
-  // Ends what this rank waits for, and what the others wait for from it.
+  // Fails this rank's operations, and those of the others with it.
   void leave(const sdk::Failure& why) noexcept {
     const std::lock_guard lock(leaving_);  // a second call returns after the first
     if (std::exchange(left_, true)) return;
     if (sent_.load()) hubs().keep(hub_);
-    const sdk::Failure gone(BP_PEER_LOST, "rank " + std::to_string(rank_) + " left the group: " + why.what(), rank_);
-    const sdk::Failure& for_peers = why.status() == BP_CANCELLED ? gone : why;
+    const sdk::Failure departure = sdk::peer_left(rank_, why.what());
+    const sdk::Failure& for_peers = why.status() == BP_CANCELLED ? departure : why;
     mine().close(why, for_peers);
     for (size_t rank = 0; rank < hub_->mailboxes.size(); ++rank) {
       if (rank == static_cast<size_t>(rank_)) continue;
@@ -125,12 +126,11 @@ std::string token_of_rank_0(const sdk::Context& context) {
     return context.host.store_get("inproc", context.timeout_ns);
   } catch (const sdk::Failure& e) {
     if (e.status() != BP_TIMEOUT) throw;
-    throw sdk::Failure(BP_TIMEOUT, std::string("inproc: rank 0 has not come to the group: ") + e.what(), 0);
+    throw sdk::not_joined(0, e.what());
   }
 }
 
-// All ranks learn the token that the first one to ask made; it names the process, so that a rank of another process is
-// told instead of left waiting.
+// Rank 0 publishes the token of the hub. It names the process: a rank of another process fails instead of waiting.
 std::unique_ptr<sdk::ProcessGroup> start(const sdk::Context& context) {
   static std::atomic<uint64_t> next_token = 0;
   const std::string here = "pid " + std::to_string(getpid());

@@ -10,12 +10,12 @@ namespace backplane::matching {
 namespace {
 
 constexpr uint64_t kFrame = sdk::Messenger::kHeadSize + sdk::Messenger::kPiece;  // bytes, at most
-constexpr std::chrono::milliseconds kBetweenLooks{50};
-constexpr std::chrono::microseconds kMoment{200};
+constexpr std::chrono::milliseconds kSentinelInterval{50};
+constexpr std::chrono::microseconds kSpinLimit{200};
 
 bool has_tags(const bp_backend& backend) { return (backend.flags & BP_BACKEND_TAGS) != 0; }
 
-// The highest tags that the backend can tell apart, but for that of BP_ANY_TAG: the core makes none of them.
+// The highest tag of the backend below BP_ANY_TAG. The core does not use it.
 uint64_t frame_tag(const bp_backend& backend) {
   if (!has_tags(backend)) return 0;
   const bool all = backend.tag_bits == 0 || backend.tag_bits >= 64;
@@ -34,31 +34,31 @@ bp_op frame_op(uint32_t kind, int32_t peer, uint64_t tag) {
 
 }  // namespace
 
-Carrier::Carrier(const sdk::Inner& inner, const bp_backend& backend, int32_t rank, int32_t world_size,
-                 sdk::Messenger& messenger)
+FrameTransport::FrameTransport(const sdk::Inner& inner, const bp_backend& backend, int32_t rank, int32_t world_size,
+                               sdk::Messenger& messenger)
     : inner_(inner),
       rank_(rank),
       world_size_(world_size),
       tag_(frame_tag(backend)),
       takes_any_(has_tags(backend) && (backend.flags & BP_BACKEND_ANY_SOURCE) != 0),
       messenger_(messenger),
-      spin_policy_(kMoment) {
-  if (takes_any_) inboxes_.emplace_back(BP_ANY_SOURCE, tag_, kFrame);
+      spin_policy_(kSpinLimit) {
+  if (takes_any_) receives_.emplace_back(BP_ANY_SOURCE, tag_, kFrame);
   for (int32_t peer = 0; peer < world_size && !takes_any_; ++peer) {
-    if (peer != rank) inboxes_.emplace_back(peer, tag_, kFrame);
+    if (peer != rank) receives_.emplace_back(peer, tag_, kFrame);
   }
 }
 
-void Carrier::start(std::function<void(const sdk::Failure&)> broken) {
+void FrameTransport::start(std::function<void(const sdk::Failure&)> broken) {
   const std::lock_guard lock(mutex_);
   poller_.emplace([this](sdk::Poller::Sleep& sleep) { return progress(sleep); }, std::move(broken));
 }
 
-Carrier::~Carrier() {
+FrameTransport::~FrameTransport() {
   poller_.reset();
   std::vector<sdk::Work*> works;
-  for (auto* inboxes : {&inboxes_, &lifelines_}) {
-    for (Inbox& inbox : *inboxes) works.push_back(inbox.work.get());
+  for (auto* receives : {&receives_, &sentinels_}) {
+    for (Receive& receive : *receives) works.push_back(receive.work.get());
   }
   for (auto& [peer, sending] : sending_) works.push_back(sending.work.get());
   std::erase(works, nullptr);
@@ -66,8 +66,8 @@ Carrier::~Carrier() {
   for (sdk::Work* const work : works) end(work);
 }
 
-// One that was cancelled; if that has no effect, abort has.
-void Carrier::end(sdk::Work* work) {
+// Waits for a cancelled work; aborts the group if the work does not end.
+void FrameTransport::end(sdk::Work* work) {
   try {
     if (work->wait(is_aborted_ ? BP_NO_TIMEOUT : base::grace::kCancel)) return;
     is_aborted_ = true;
@@ -77,13 +77,13 @@ void Carrier::end(sdk::Work* work) {
   }
 }
 
-void Carrier::ready(int32_t peer) {
+void FrameTransport::ready(int32_t peer) {
   const std::lock_guard lock(mutex_);
   ready_.insert(peer);
   if (poller_) poller_->wake();
 }
 
-void Carrier::watch(int32_t peer) {
+void FrameTransport::watch(int32_t peer) {
   if (!takes_any_ || peer < 0 || peer == rank_) return;
   const std::lock_guard lock(mutex_);
   if (!watched_.insert(peer).second) return;
@@ -91,78 +91,79 @@ void Carrier::watch(int32_t peer) {
   poller_->wake();
 }
 
-bool Carrier::progress(sdk::Poller::Sleep& sleep) {
+bool FrameTransport::progress(sdk::Poller::Sleep& sleep) {
   if (messenger_.aborted()) {
     sleep.until_woken();
     return false;
   }
   bool busy = receive_all();
-  if (!busy) tell_losses();
-  for (const int32_t peer : take_notes()) busy = carry(peer) || busy;
+  if (!busy) report_losses();
+  for (const int32_t peer : peers_to_send_to()) busy = send_to(peer) || busy;
   const Clock::time_point now = Clock::now();
-  look_at_lifelines(now);
+  check_sentinels(now);
   if (busy) last_busy_ = now;
   if (busy || now - last_busy_ >= spin_policy_.limit() || !spin_policy_.pays(now)) return busy;
-  spin_policy_.yield(now);  // an answer is often near
+  spin_policy_.yield(now);  // a reply often follows soon
   return true;
 }
 
-bool Carrier::receive_all() {
+bool FrameTransport::receive_all() {
   bool any = false;
-  for (Inbox& inbox : inboxes_) any = receive(inbox) || any;
+  for (Receive& receive : receives_) any = poll_receive(receive) || any;
   return any;
 }
 
-bool Carrier::receive(Inbox& inbox) {
-  if (inbox.over) return false;
+bool FrameTransport::poll_receive(Receive& receive) {
+  if (receive.ended) return false;
   try {
-    if (!inbox.posted) {
-      bp_op op = frame_op(BP_RECV, inbox.source, inbox.tag);
-      op.output = {inbox.buffer.data(), inbox.buffer.size(), BP_HOST, 0};
-      op.result = &inbox.result;
-      inbox.work = inner_.submit(op);
-      inbox.posted = true;
+    if (!receive.posted) {
+      bp_op op = frame_op(BP_RECV, receive.source, receive.tag);
+      op.output = {receive.buffer.data(), receive.buffer.size(), BP_HOST, 0};
+      op.result = &receive.result;
+      receive.work = inner_.submit(op);
+      receive.posted = true;
     }
-    if (inbox.work && !inbox.work->wait(0)) {
-      inbox.has_failed = false;
+    if (receive.work && !receive.work->wait(0)) {
+      receive.has_failed = false;
       return false;
     }
   } catch (const sdk::Failure& failure) {
-    inbox.work.reset();
-    inbox.posted = false;
-    // A receive from any source may fail with the rank that was sending to it. If it fails again, no peer is left.
-    inbox.over = inbox.source != BP_ANY_SOURCE || std::exchange(inbox.has_failed, true);
-    if (inbox.over) lose(inbox.source, failure);
+    receive.work.reset();
+    receive.posted = false;
+    // A receive from any source fails when a rank that was sending to it is lost. If the next one fails as well, no
+    // peer is left.
+    receive.ended = receive.source != BP_ANY_SOURCE || std::exchange(receive.has_failed, true);
+    if (receive.ended) note_loss(receive.source, failure);
     return true;
   }
-  inbox.work.reset();
-  inbox.posted = inbox.has_failed = false;
-  const int32_t source = inbox.result.source;
+  receive.work.reset();
+  receive.posted = receive.has_failed = false;
+  const int32_t source = receive.result.source;
   watch(source);
-  if (told_.contains(source)) return true;
+  if (reported_.contains(source)) return true;
   try {
-    messenger_.arrived(source, std::span(inbox.buffer.data(), inbox.result.bytes));
+    messenger_.arrived(source, std::span(receive.buffer.data(), receive.result.bytes));
   } catch (const sdk::Failure& failure) {
-    lose(source, failure);
+    note_loss(source, failure);
   }
   return true;
 }
 
-// Who is to be sent something, or is being sent it.
-std::set<int32_t> Carrier::take_notes() {
+// The peers with a frame to send or in flight.
+std::set<int32_t> FrameTransport::peers_to_send_to() {
   std::set<int32_t> peers;
   {
     const std::lock_guard lock(mutex_);
     peers.swap(ready_);
-    for (const int32_t peer : to_watch_) lifelines_.emplace_back(peer, tag_ - 1, 1);
-    if (!to_watch_.empty()) next_look_ = {};
+    for (const int32_t peer : to_watch_) sentinels_.emplace_back(peer, tag_ - 1, 1);
+    if (!to_watch_.empty()) next_check_ = {};
     to_watch_.clear();
   }
   for (const auto& [peer, sending] : sending_) peers.insert(peer);
   return peers;
 }
 
-bool Carrier::carry(int32_t peer) {
+bool FrameTransport::send_to(int32_t peer) {
   try {
     const auto sending = sending_.find(peer);
     if (sending != sending_.end() && !sending->second.work->wait(0)) return false;
@@ -171,14 +172,14 @@ bool Carrier::carry(int32_t peer) {
   } catch (const sdk::Failure& failure) {
     sending_.erase(peer);
     messenger_.not_carried(peer);
-    if (failure.status() != BP_PEER_LOST) throw;  // a frame is missing: the group cannot go on
-    watch(peer);                                  // what has come from it is received first
+    if (failure.status() != BP_PEER_LOST) throw;  // a frame is missing: the group cannot continue
+    watch(peer);                                  // its last messages are received first
   }
   return true;
 }
 
-// All that the messenger has for this rank, until a send is not done at once.
-void Carrier::send_frames(int32_t peer) {
+// Sends the messenger's frames for this rank until a send does not complete at once.
+void FrameTransport::send_frames(int32_t peer) {
   sdk::Messenger::Bytes frame;
   while (messenger_.next(peer, frame)) {
     Sending& sending = sending_[peer];
@@ -191,14 +192,14 @@ void Carrier::send_frames(int32_t peer) {
   }
 }
 
-void Carrier::look_at_lifelines(Clock::time_point time) {
-  if (lifelines_.empty() || time < next_look_) return;
-  next_look_ = time + kBetweenLooks;
-  lifelines_.remove_if([this](Inbox& lifeline) { return receive(lifeline) && lifeline.over; });
+void FrameTransport::check_sentinels(Clock::time_point time) {
+  if (sentinels_.empty() || time < next_check_) return;
+  next_check_ = time + kSentinelInterval;
+  sentinels_.remove_if([this](Receive& sentinel) { return poll_receive(sentinel) && sentinel.ended; });
 }
 
-// BP_ANY_SOURCE: all of them.
-void Carrier::lose(int32_t peer, const sdk::Failure& why) {
+// BP_ANY_SOURCE: all peers.
+void FrameTransport::note_loss(int32_t peer, const sdk::Failure& why) {
   if (peer != BP_ANY_SOURCE) {
     lost_.emplace(peer, why);
     return;
@@ -208,9 +209,9 @@ void Carrier::lose(int32_t peer, const sdk::Failure& why) {
   }
 }
 
-void Carrier::tell_losses() {
+void FrameTransport::report_losses() {
   for (const auto& [peer, why] : lost_) {
-    if (told_.insert(peer).second) messenger_.lost(peer, why);
+    if (reported_.insert(peer).second) messenger_.lost(peer, why);
   }
   lost_.clear();
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Carries a Messenger's frames as messages of the wrapped group, on a thread of its own. They need one tag and arrive
-// in the order of (source, tag), so that any backend with sends and receives of host memory will do: also one without
-// tags, which then carries nothing else.
+// Carries a Messenger's frames as messages of the wrapped group, on its own thread. Frames use one tag and need only
+// the order of messages of one source and tag, so any backend that sends and receives host memory can carry them. A
+// backend without tags carries nothing else.
 #pragma once
 
 #include <chrono>
@@ -24,38 +24,38 @@
 
 namespace backplane::matching {
 
-class Carrier {
+class FrameTransport {
  public:
-  // `backend`: that of `inner`.
-  Carrier(const sdk::Inner& inner, const bp_backend& backend, int32_t rank, int32_t world_size,
-          sdk::Messenger& messenger);
-  // Gives up what is still on its way. Blocks until the wrapped group has let go of all buffers.
-  ~Carrier();
-  Carrier(const Carrier&) = delete;
-  Carrier& operator=(const Carrier&) = delete;
+  // `backend` is the backend of `inner`.
+  FrameTransport(const sdk::Inner& inner, const bp_backend& backend, int32_t rank, int32_t world_size,
+                 sdk::Messenger& messenger);
+  // Cancels the messages in flight. Blocks until the wrapped group uses no buffer any more.
+  ~FrameTransport();
+  FrameTransport(const FrameTransport&) = delete;
+  FrameTransport& operator=(const FrameTransport&) = delete;
 
-  // Starts the thread, which ends with the object. `broken` is called once, on the thread, if it cannot go on.
+  // Starts the thread, which ends with the object. Calls `broken` once, on the thread, if a frame is lost.
   void start(std::function<void(const sdk::Failure&)> broken);
   // The messenger has a frame for this rank. Any thread.
   void ready(int32_t peer);
-  // From now on the messenger is told when this rank is lost. Any thread; cheap when it is known already.
+  // Makes the thread report the loss of this rank to the messenger. Any thread. Cheap if called for the rank before.
   void watch(int32_t peer);
 
  private:
   using Clock = std::chrono::steady_clock;
-  // A receive that is posted to the wrapped group, again after each message.
-  struct Inbox {
-    Inbox(int32_t from, uint64_t with, size_t size) : source(from), tag(with), buffer(size) {}
+  // A receive in the wrapped group, posted again after each message.
+  struct Receive {
+    Receive(int32_t from, uint64_t with, size_t size) : source(from), tag(with), buffer(size) {}
     int32_t source;
     uint64_t tag;
     std::vector<std::byte> buffer;
     bp_result result = {sizeof(bp_result), -1, 0, 0};
     std::unique_ptr<sdk::Work> work;
     bool posted = false;
-    bool has_failed = false;  // when it was looked at last
-    bool over = false;        // nothing comes any more
+    bool has_failed = false;  // at the last attempt
+    bool ended = false;       // no further message comes
   };
-  // A frame that is being sent.
+  // A frame in flight.
   struct Sending {
     sdk::Messenger::Bytes frame;
     std::unique_ptr<sdk::Work> work;
@@ -63,15 +63,15 @@ class Carrier {
 
   bool progress(sdk::Poller::Sleep& sleep);
   bool receive_all();
-  // True when a message has come, or the end.
-  bool receive(Inbox& inbox);
-  std::set<int32_t> take_notes();
-  // True if something happened.
-  bool carry(int32_t peer);
+  // Returns true if a message or the end has arrived.
+  bool poll_receive(Receive& receive);
+  std::set<int32_t> peers_to_send_to();
+  // Returns true if it made progress.
+  bool send_to(int32_t peer);
   void send_frames(int32_t peer);
-  void look_at_lifelines(Clock::time_point time);
-  void lose(int32_t peer, const sdk::Failure& why);
-  void tell_losses();
+  void check_sentinels(Clock::time_point time);
+  void note_loss(int32_t peer, const sdk::Failure& why);
+  void report_losses();
   void end(sdk::Work* work);
 
   const sdk::Inner inner_;
@@ -80,20 +80,21 @@ class Carrier {
   const uint64_t tag_;    // of frames
   const bool takes_any_;  // one receive from any source instead of one per rank
   sdk::Messenger& messenger_;
-  bool is_aborted_ = false;     // end has aborted the wrapped group
-  std::list<Inbox> inboxes_;    // of frames; the thread's, as the next seven
-  std::list<Inbox> lifelines_;  // of messages that are never sent: they end when the rank is lost
+  bool is_aborted_ = false;  // end has aborted the wrapped group
+  // Used by the thread alone, up to spin_policy_.
+  std::list<Receive> receives_;   // of frames
+  std::list<Receive> sentinels_;  // of messages that are never sent: they end when the rank is lost
   std::map<int32_t, Sending> sending_;
-  std::map<int32_t, sdk::Failure> lost_;  // and not yet told: what they had sent is received first
-  std::set<int32_t> told_;
-  Clock::time_point next_look_;  // at the lifelines
+  std::map<int32_t, sdk::Failure> lost_;  // to be reported after their last messages were received
+  std::set<int32_t> reported_;
+  Clock::time_point next_check_;  // of the sentinels
   Clock::time_point last_busy_;
   sdk::SpinPolicy spin_policy_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the fields below
   std::set<int32_t> ready_;
   std::set<int32_t> watched_;
   std::vector<int32_t> to_watch_;
-  std::optional<sdk::Poller> poller_;  // last: it uses what is above
+  std::optional<sdk::Poller> poller_;  // last: it uses the other fields
 };
 
 }  // namespace backplane::matching

@@ -15,18 +15,17 @@ namespace {
 
 // The first version that launches operations of a non-blocking communicator on a separate thread. Older versions launch
 // inside ncclGroupEnd and wait there for space in the stream, during which the communicator cannot be aborted.
-constexpr int kOldest = 22304;
+constexpr int kMinVersion = 22304;
 
 class Library {
  public:
-  // The name stands at the end of what is said: it may be long.
   explicit Library(const std::string& name) : name_(name), handle_(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     if (handle_ != nullptr) return;
     const char* const why = ::dlerror();
     throw sdk::Failure(
         BP_UNSUPPORTED,
-        std::string("NCCL cannot be loaded; install it, or name its file in BACKPLANE_NCCL_LIBRARY or in "
-                    "the option library: ") +
+        std::string("NCCL cannot be loaded; install it, or set BACKPLANE_NCCL_LIBRARY or the option library to its "
+                    "file: ") +
             (why == nullptr ? name : why));
   }
 
@@ -36,7 +35,7 @@ class Library {
     return function != nullptr;
   }
   template <typename Function>
-  void need(const char* symbol, Function& function) const {
+  void require(const char* symbol, Function& function) const {
     if (find(symbol, function)) return;
     throw sdk::Failure(BP_UNSUPPORTED, name_ + " has no function " + symbol + "; NCCL 2.23 or newer is needed");
   }
@@ -47,26 +46,26 @@ class Library {
 };
 
 void find_nccl(const Library& library, NcclTable& table) {
-  library.need("ncclGetVersion", table.get_version);
-  library.need("ncclGetUniqueId", table.get_unique_id);
-  library.need("ncclGetErrorString", table.get_error_string);
-  library.need("ncclGetLastError", table.get_last_error);
-  library.need("ncclCommInitRankConfig", table.comm_init_rank_config);
-  library.need("ncclCommFinalize", table.comm_finalize);
-  library.need("ncclCommDestroy", table.comm_destroy);
-  library.need("ncclCommAbort", table.comm_abort);
-  library.need("ncclCommGetAsyncError", table.comm_get_async_error);
-  library.need("ncclGroupStart", table.group_start);
-  library.need("ncclGroupEnd", table.group_end);
-  library.need("ncclAllReduce", table.all_reduce);
-  library.need("ncclReduce", table.reduce);
-  library.need("ncclBroadcast", table.broadcast);
-  library.need("ncclAllGather", table.all_gather);
-  library.need("ncclReduceScatter", table.reduce_scatter);
-  library.need("ncclSend", table.send);
-  library.need("ncclRecv", table.recv);
-  library.need("ncclRedOpCreatePreMulSum", table.red_op_create_pre_mul_sum);
-  library.need("ncclRedOpDestroy", table.red_op_destroy);
+  library.require("ncclGetVersion", table.get_version);
+  library.require("ncclGetUniqueId", table.get_unique_id);
+  library.require("ncclGetErrorString", table.get_error_string);
+  library.require("ncclGetLastError", table.get_last_error);
+  library.require("ncclCommInitRankConfig", table.comm_init_rank_config);
+  library.require("ncclCommFinalize", table.comm_finalize);
+  library.require("ncclCommDestroy", table.comm_destroy);
+  library.require("ncclCommAbort", table.comm_abort);
+  library.require("ncclCommGetAsyncError", table.comm_get_async_error);
+  library.require("ncclGroupStart", table.group_start);
+  library.require("ncclGroupEnd", table.group_end);
+  library.require("ncclAllReduce", table.all_reduce);
+  library.require("ncclReduce", table.reduce);
+  library.require("ncclBroadcast", table.broadcast);
+  library.require("ncclAllGather", table.all_gather);
+  library.require("ncclReduceScatter", table.reduce_scatter);
+  library.require("ncclSend", table.send);
+  library.require("ncclRecv", table.recv);
+  library.require("ncclRedOpCreatePreMulSum", table.red_op_create_pre_mul_sum);
+  library.require("ncclRedOpDestroy", table.red_op_destroy);
   if (!library.find("ncclMemAlloc", table.mem_alloc) || !library.find("ncclMemFree", table.mem_free)) {
     table.mem_alloc = nullptr;
     table.mem_free = nullptr;
@@ -106,7 +105,8 @@ CudaTable linked_cuda() {
           cudaMemGetInfo};
 }
 
-// All of it, or the one that is linked in: two runtimes would not know each other's streams.
+// The library's runtime if it is complete, else the linked one. They cannot be mixed: neither knows the other's
+// streams.
 CudaTable find_cuda(const Library& library) {
   CudaTable table;
   const bool has_all =
@@ -139,8 +139,8 @@ std::unique_ptr<const Api> load(const std::string& name) {
   api->library = name;
   find_nccl(library, api->nccl);
   api->cuda = find_cuda(library);
-  check(*api, api->nccl.get_version(&api->nccl_version), "asking NCCL for its version");
-  if (api->nccl_version < kOldest) {
+  check(*api, api->nccl.get_version(&api->nccl_version), "getting the version of NCCL");
+  if (api->nccl_version < kMinVersion) {
     throw sdk::Failure(BP_UNSUPPORTED,
                        name + " is NCCL " + nccl_version_text(api->nccl_version) + "; NCCL 2.23 or newer is needed");
   }
@@ -169,10 +169,11 @@ std::string nccl_version_text(int code) {
 }
 
 const Api& open_api(const std::string& library) {
-  static std::mutex* const mutex = new std::mutex;  // other threads may come here while the process ends
+  static std::mutex* const mutex = new std::mutex;  // never destroyed: other threads may use it during exit
   static auto* const opened = new std::map<std::string, std::unique_ptr<const Api>>;
   std::string name = library;
-  if (const char* const named = std::getenv("BACKPLANE_NCCL_LIBRARY"); name.empty() && named != nullptr) name = named;
+  const char* const named = ::secure_getenv("BACKPLANE_NCCL_LIBRARY");  // not set in a set-uid program
+  if (name.empty() && named != nullptr) name = named;
   if (name.empty()) name = "libnccl.so.2";
   const std::lock_guard lock(*mutex);
   std::unique_ptr<const Api>& api = (*opened)[name];
@@ -184,42 +185,42 @@ int count_devices(const Api& api) {
   int count = 0;
   const cudaError_t result = api.cuda.get_device_count(&count);
   if (result == cudaSuccess && count > 0) return count;
-  api.cuda.get_last_error();  // or the next one to ask would be told of this
+  api.cuda.get_last_error();  // clears it
   int driver = 0;
-  const std::string found = "NCCL " + nccl_version_text(api.nccl_version) + " is there, but ";
+  const std::string found = "NCCL " + nccl_version_text(api.nccl_version) + " is installed, but ";
   if (api.cuda.driver_get_version(&driver) != cudaSuccess || driver == 0) {
     api.cuda.get_last_error();
-    throw sdk::Failure(BP_UNSUPPORTED, found + "no CUDA driver (libcuda.so.1); install the driver of the GPU", -1,
-                       result);
+    throw sdk::Failure(BP_UNSUPPORTED, found + "no CUDA driver (libcuda.so.1) was found; install the driver of the GPU",
+                       -1, result);
   }
   if (result == cudaSuccess || result == cudaErrorNoDevice) {
     throw sdk::Failure(BP_UNSUPPORTED, found + "this machine has no CUDA device that this process may use", -1, result);
   }
   throw sdk::Failure(BP_UNSUPPORTED,
-                     found + "CUDA does not start: " + api.cuda.get_error_string(result) + " (driver for CUDA " +
+                     found + "CUDA cannot start: " + api.cuda.get_error_string(result) + " (driver for CUDA " +
                          std::to_string(driver / 1000) + "." + std::to_string(driver / 10 % 100) + ")",
                      -1, result);
 }
 
-std::string remark_on_devices(const Api& api, int count) {
+std::string missing_peer_access(const Api& api, int count) {
   int pairs = 0;
-  int apart = 0;
+  int without_access = 0;
   for (int device = 0; device < count; ++device) {
     for (int peer = 0; peer < device; ++peer) {
-      int there = 0;
-      int back = 0;
-      if (api.cuda.device_can_access_peer(&there, device, peer) != cudaSuccess ||
-          api.cuda.device_can_access_peer(&back, peer, device) != cudaSuccess) {
+      int forward = 0;
+      int backward = 0;
+      if (api.cuda.device_can_access_peer(&forward, device, peer) != cudaSuccess ||
+          api.cuda.device_can_access_peer(&backward, peer, device) != cudaSuccess) {
         api.cuda.get_last_error();
-        return "the driver does not say which devices reach each other's memory";
+        return "the driver does not report which devices have peer access";
       }
       ++pairs;
-      if (there == 0 || back == 0) ++apart;
+      if (forward == 0 || backward == 0) ++without_access;
     }
   }
-  if (apart == 0) return "";
-  return std::to_string(apart) + " of the " + std::to_string(pairs) +
-         " pairs of devices do not reach each other's memory (no peer access): there NCCL goes through the host's";
+  if (without_access == 0) return "";
+  return std::to_string(without_access) + " of " + std::to_string(pairs) +
+         " pairs of devices have no peer access; NCCL uses host memory between them";
 }
 
 void check(const Api& api, cudaError_t result, const char* what) {

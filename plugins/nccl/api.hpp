@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two tables through which every call into NCCL and CUDA goes: the plugin's only seam.
+// Tables of the functions of NCCL and CUDA. The plugin calls the libraries only through them.
 //
-// NCCL is a library opened at run time and never closed. The CUDA runtime is linked statically into the plugin (it
-// looks for the driver at its first call), unless the NCCL library comes with a runtime of its own, which then is the
-// one that knows its streams.
+// NCCL is opened at run time and never closed. The CUDA runtime is linked statically and looks for the driver at its
+// first call. If the NCCL library exports a CUDA runtime, that one is used, because only it knows the library's
+// streams.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -35,16 +35,16 @@ struct NcclTable {
   decltype(&ncclRecv) recv = nullptr;
   decltype(&ncclRedOpCreatePreMulSum) red_op_create_pre_mul_sum = nullptr;
   decltype(&ncclRedOpDestroy) red_op_destroy = nullptr;
-  // Null where the library is too old.
+  // Optional: null if the library is too old.
   decltype(&ncclMemAlloc) mem_alloc = nullptr;
   decltype(&ncclMemFree) mem_free = nullptr;
   decltype(&ncclCommRegister) comm_register = nullptr;
   decltype(&ncclCommDeregister) comm_deregister = nullptr;
   ncclResult_t (*all_to_all)(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclComm_t comm,
-                             cudaStream_t stream) = nullptr;  // ncclAlltoAll, which older headers lack
+                             cudaStream_t stream) = nullptr;  // ncclAlltoAll; not in older headers
 };
 
-// The C functions; some have C++ overloads of the same name.
+// The C functions. The pointer types select them among C++ overloads of the same name.
 struct CudaTable {
   const char* (*get_error_string)(cudaError_t) = nullptr;
   cudaError_t (*get_last_error)() = nullptr;
@@ -68,7 +68,7 @@ struct CudaTable {
   cudaError_t (*event_destroy)(cudaEvent_t) = nullptr;
   cudaError_t (*event_record)(cudaEvent_t, cudaStream_t) = nullptr;
   cudaError_t (*event_query)(cudaEvent_t) = nullptr;
-  // Of tools/gpu/nccl_launch_cost.cpp alone. Null where the library's runtime lacks them.
+  // Optional: used only by tools/gpu/nccl_launch_cost.cpp.
   cudaError_t (*launch_host_func)(cudaStream_t, cudaHostFn_t, void*) = nullptr;
   cudaError_t (*mem_get_info)(size_t*, size_t*) = nullptr;
 };
@@ -76,26 +76,24 @@ struct CudaTable {
 struct Api {
   NcclTable nccl;
   CudaTable cuda;
-  std::string library;   // as it was asked for
-  int nccl_version = 0;  // 22809
+  std::string library;   // the name it was opened by
+  int nccl_version = 0;  // NCCL_VERSION_CODE, such as 22809
 };
 
-// "2.28.9"
+// The version in words, such as "2.28.9".
 std::string nccl_version_text(int code);
 
-// The tables of this library: a path, or a name for the loader; empty: BACKPLANE_NCCL_LIBRARY, else libnccl.so.2.
-// Opened once per process and name. Throws BP_UNSUPPORTED, saying what is missing. Any thread; blocks while the file is
-// loaded.
+// Opens the library, a path or a name for the loader; empty: BACKPLANE_NCCL_LIBRARY, else libnccl.so.2. Each name is
+// opened once per process. Throws BP_UNSUPPORTED with the reason. Thread-safe; blocks while the file is loaded.
 const Api& open_api(const std::string& library);
 
-// How many devices there are. Throws BP_UNSUPPORTED with the exact reason: no driver, one that is too old, no device.
+// The number of devices, at least 1. Throws BP_UNSUPPORTED with the reason: no driver, an old driver, or no device.
 int count_devices(const Api& api);
 
-// What people should know of these devices: which of them do not reach each other's memory, so that NCCL, which serves
-// them all the same, goes through the host's. Empty: nothing.
-std::string remark_on_devices(const Api& api, int count);
+// Describes how many pairs of devices lack peer access, so that NCCL uses host memory between them; empty: none.
+std::string missing_peer_access(const Api& api, int count);
 
-// Throw what the libraries answer, unless it is success (NCCL: or "in progress"). `what` is what was tried.
+// Throw if the result is an error (for NCCL, in progress is none). `what` describes the call.
 void check(const Api& api, cudaError_t result, const char* what);
 void check(const Api& api, ncclResult_t result, const char* what, ncclComm_t comm = nullptr);
 

@@ -9,8 +9,9 @@
 namespace backplane::nccl {
 namespace {
 
-// CUDA blocks a thread that adds to a stream with some thousand entries; the poller must stay free for an abort.
-constexpr size_t kMostMessageLaunches = 64;  // in a stream, and messages in one of them
+// Launches in a stream, and messages in a launch. CUDA blocks a thread that adds to a stream with some thousand
+// entries, and the poller must stay free for an abort.
+constexpr size_t kMaxMessageLaunches = 64;
 
 }  // namespace
 
@@ -22,27 +23,27 @@ Channel::Channel(const Config& config, bool is_sender, const ncclUniqueId& id)
 
 bool Channel::progress() {
   bool moved = false;
-  while ((issued_ || (!waiting_.empty() && moving_.size() < kMostMessageLaunches)) && comm_.ready()) {
+  while ((issued_ || (!waiting_.empty() && launched_.size() < kMaxMessageLaunches)) && comm_.ready()) {
     if (issued_) {
-      enter_stream();
+      record_end();
     } else {
       issue();
     }
     moved = true;
   }
-  return finish_moved() || moved;
+  return finish_passed() || moved;
 }
 
-bool Channel::finish_moved() {
+bool Channel::finish_passed() {
   bool finished = false;
-  while (!moving_.empty() && moving_.front().moved->passed()) {
-    comm_.ready();  // what NCCL gave up has passed, too: then this throws
-    const Launch launch = std::move(moving_.front());
-    moving_.pop_front();
-    alone_since_.reset();
-    for (const Moving& each : launch.messages) {
+  while (!launched_.empty() && launched_.front().end->passed()) {
+    comm_.ready();  // throws if NCCL has aborted the launch: its event passes nevertheless
+    const Launch launch = std::move(launched_.front());
+    launched_.pop_front();
+    waiting_since_.reset();
+    for (const Message& each : launch.messages) {
       const Transfer& t = each.transfer;
-      if (t.is_host && !is_sender_) std::memcpy(t.data, each.pinned.data(), t.bytes);
+      if (t.done->is_host && !is_sender_) std::memcpy(t.data, each.staging.host.data(), t.bytes);
       t.done->finish();
     }
     finished = true;
@@ -50,41 +51,35 @@ bool Channel::finish_moved() {
   return finished;
 }
 
-// The first that waits, and those of its batch behind it.
+// The first waiting message and those of its batch that follow it.
 void Channel::take_waiting() {
   issued_.emplace();
-  const std::shared_ptr<const Event> after = waiting_.front().after;
+  const std::shared_ptr<const Event> after = waiting_.front().done->after;
   do {
-    issued_->messages.emplace_back();  // without memory it stays where it was
+    issued_->messages.emplace_back();  // on out-of-memory, the message stays in waiting_
     issued_->messages.back().transfer = std::move(waiting_.front());
     waiting_.pop_front();
-  } while (after && !waiting_.empty() && waiting_.front().after == after &&
-           issued_->messages.size() < kMostMessageLaunches);
+  } while (after && !waiting_.empty() && waiting_.front().done->after == after &&
+           issued_->messages.size() < kMaxMessageLaunches);
 }
 
-void Channel::stage(Moving& moving) {
-  const Transfer& t = moving.transfer;
-  if (!t.is_host) return;
-  moving.staged = Piece(c_.pool, t.bytes);
-  moving.pinned = Piece(c_.pool, t.bytes, Where::kHost);
-  if (!is_sender_) return;
-  std::memcpy(moving.pinned.data(), t.data, t.bytes);
-  check(c_.api,
-        c_.api.cuda.memcpy_async(moving.staged.data(), moving.pinned.data(), t.bytes, cudaMemcpyHostToDevice,
-                                 stream_.get()),
-        "staging a message");
+void Channel::stage(Message& message) {
+  const Transfer& t = message.transfer;
+  if (!t.done->is_host) return;
+  message.staging = StagingBuffer(c_.pool, t.bytes);
+  if (is_sender_) message.staging.copy_in(c_.api, t.data, t.bytes, stream_.get());
 }
 
 void Channel::issue() {
   take_waiting();
   const OnDevice here(c_.api, c_.device);
-  const Event* const after = issued_->messages.front().transfer.after.get();
+  const Event* const after = issued_->messages.front().transfer.done->after.get();
   if (after != nullptr) {
     check(c_.api, c_.api.cuda.stream_wait_event(stream_.get(), after->get(), 0), "ordering a message");
   }
-  for (Moving& each : issued_->messages) stage(each);
+  for (Message& each : issued_->messages) stage(each);
   comm_.issue([this](ncclComm_t comm) {
-    for (const Moving& each : issued_->messages) {
+    for (const Message& each : issued_->messages) {
       const uint64_t bytes = each.transfer.bytes;
       check(c_.api,
             is_sender_ ? c_.api.nccl.send(each.data(), bytes, ncclUint8, 1, comm, stream_.get())
@@ -94,52 +89,55 @@ void Channel::issue() {
   });
 }
 
-void Channel::enter_stream() {
+void Channel::record_end() {
   const OnDevice here(c_.api, c_.device);
-  for (const Moving& each : issued_->messages) {
+  for (const Message& each : issued_->messages) {
     const Transfer& t = each.transfer;
-    if (!t.is_host || is_sender_) continue;
-    check(c_.api,
-          c_.api.cuda.memcpy_async(each.pinned.data(), each.staged.data(), t.bytes, cudaMemcpyDeviceToHost,
-                                   stream_.get()),
-          "bringing back a message");
+    if (t.done->is_host && !is_sender_) each.staging.copy_out(c_.api, t.bytes, stream_.get());
   }
-  issued_->moved = std::make_shared<const Event>(c_.pool, stream_.get());
-  for (const Moving& each : issued_->messages) {
-    if (!each.transfer.is_host) each.transfer.done->enter(issued_->moved);
+  issued_->end = std::make_shared<const Event>(c_.pool, stream_.get());
+  if (launched_.empty()) waiting_since_.reset();
+  for (const Message& each : issued_->messages) {
+    if (!each.transfer.done->is_host) each.transfer.done->set_event(issued_->end);
   }
-  moving_.push_back(std::move(*issued_));
+  launched_.push_back(std::move(*issued_));
   issued_.reset();
 }
 
-std::optional<std::chrono::steady_clock::time_point> Channel::waits_since() {
-  if (!busy()) return {};
-  if (!alone_since_) {
-    const Event* const after = moving_.empty() ? nullptr : moving_.front().messages.front().transfer.after.get();
-    if (after != nullptr && !after->passed()) return {};
-    alone_since_ = std::chrono::steady_clock::now();
-  }
-  return alone_since_;
+// The oldest message. Requires busy().
+const Transfer& Channel::first() const {
+  if (!launched_.empty()) return launched_.front().messages.front().transfer;
+  return issued_ ? issued_->messages.front().transfer : waiting_.front();
 }
 
-void Channel::look_once_more() noexcept {
+std::optional<std::chrono::steady_clock::time_point> Channel::waiting_since() {
+  if (!busy()) return {};
+  if (!waiting_since_) {
+    const Event* const after = first().done->after.get();
+    if (after != nullptr && !after->passed()) return {};
+    waiting_since_ = std::chrono::steady_clock::now();
+  }
+  return waiting_since_;
+}
+
+void Channel::collect_finished() noexcept {
   try {
-    finish_moved();
+    finish_passed();
   } catch (const std::exception&) {
-    // Then nothing of it is known to be done.
+    // It is unknown which launches are complete.
   }
 }
 
 void Channel::fail(const sdk::Failure& why) noexcept {
   for (const Transfer& transfer : waiting_) transfer.done->fail(why);
   const auto end = [&why](const Launch& launch) {
-    for (const Moving& each : launch.messages) each.transfer.done->fail(why);
+    for (const Message& each : launch.messages) each.transfer.done->fail(why);
   };
   if (issued_) end(*issued_);
-  std::for_each(moving_.begin(), moving_.end(), end);
+  std::for_each(launched_.begin(), launched_.end(), end);
   waiting_.clear();
   issued_.reset();
-  moving_.clear();
+  launched_.clear();
 }
 
 }  // namespace backplane::nccl

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One direction between two ranks: a communicator of the two and a stream, in which one message follows the other. Both
-// ends enter the same messages in the same order, so that a channel never waits for another one. Messages of a batch
-// that wait at the same time go as one group of NCCL, whatever the other end makes of them: NCCL matches sends and
-// receives of two ranks by their order alone.
+// Moves the data of messages in one direction between two ranks: a communicator of the two and a stream. Both ends add
+// the same messages in the same order, so a channel never waits for another one. Messages of a batch that are waiting
+// at the same time become one NCCL group. The ends may group differently: NCCL matches the sends and receives of two
+// ranks by their order alone.
 #pragma once
 
 #include <chrono>
@@ -20,34 +20,39 @@
 
 namespace backplane::nccl {
 
-// The end of a message and, before that, the point in a stream that stands for it. Any thread.
-class MessageEnd : public sdk::Completion {
+// The completion of a send or receive, with the events that order it among streams. Thread-safe.
+class MessageCompletion final : public sdk::Completion {
  public:
-  void enter(std::shared_ptr<const Event> point) {
+  // `is_host`: the buffer is staged. `after`: an event in the caller's stream that the data must wait for, or null. The
+  // messages of a batch share one.
+  MessageCompletion(bool is_host, std::shared_ptr<const Event> after) : is_host(is_host), after(std::move(after)) {}
+  const bool is_host;
+  const std::shared_ptr<const Event> after;
+
+  void set_event(std::shared_ptr<const Event> event) {
     const std::lock_guard lock(mutex_);
-    point_ = std::move(point);
+    event_ = std::move(event);
   }
-  std::shared_ptr<const Event> point() const {  // null: it is in no stream yet, or is host memory at this end
+  // The event in a stream at which the message ends; null: the message is not in a stream yet.
+  std::shared_ptr<const Event> event() const {
     const std::lock_guard lock(mutex_);
-    return point_;
+    return event_;
   }
 
  private:
   mutable std::mutex mutex_;
-  std::shared_ptr<const Event> point_;
+  std::shared_ptr<const Event> event_;
 };
 
-// A message at one end.
+// One end of a message.
 struct Transfer {
-  void* data = nullptr;  // the caller's
+  void* data = nullptr;  // the caller's buffer
   uint64_t bytes = 0;
-  bool is_host = false;  // stage it
-  // What the caller's stream held when the message was submitted: one for all messages of a batch.
-  std::shared_ptr<const Event> after;
-  std::shared_ptr<MessageEnd> done;
+  std::shared_ptr<MessageCompletion> done;
+  std::shared_ptr<void> owner;  // keeps a sender's buffer borrowed; null for a receive
 };
 
-// Used by one thread.
+// Not thread-safe.
 class Channel {
  public:
   struct Config {
@@ -59,50 +64,50 @@ class Channel {
 
   Channel(const Config& config, bool is_sender, const ncclUniqueId& id);
 
-  // Without memory it throws, and has taken nothing.
-  void enter(Transfer&& transfer) { waiting_.push_back(std::move(transfer)); }
-  // Gets on with what was entered, as far as it goes. True if something happened. Throws what NCCL reports.
+  // Throws std::bad_alloc and leaves `transfer` unchanged.
+  void add(Transfer&& transfer) { waiting_.push_back(std::move(transfer)); }
+  // Launches waiting messages and ends those that have passed. True if anything happened. Throws NCCL's errors.
   bool progress();
-  bool busy() const { return !waiting_.empty() || issued_ || !moving_.empty(); }
-  // Since when the first message has been waiting for the other end; nothing: there is none, or it waits for what the
-  // caller's stream held before it.
-  std::optional<std::chrono::steady_clock::time_point> waits_since();
+  bool busy() const { return !waiting_.empty() || issued_ || !launched_.empty(); }
+  // When the first message began to wait for the other end, anew when it is launched. Empty: there is none, or it waits
+  // for `after`.
+  std::optional<std::chrono::steady_clock::time_point> waiting_since();
 
-  // The end, one after the other: what is done by now stays done; the communicator is aborted; has the device let go of
-  // all buffers?; what is not done fails.
-  void look_once_more() noexcept;
+  // Ends the group. Call in this order: collect_finished ends the messages that have passed; abort aborts the
+  // communicator; poll is_idle until the device uses no buffer; fail fails the other messages.
+  void collect_finished() noexcept;
   void abort() noexcept { comm_.abort(); }
-  bool is_still() noexcept { return stream_.is_still(c_.pool, last_); }
+  bool is_idle() noexcept { return stream_.is_idle(c_.pool, last_); }
   void fail(const sdk::Failure& why) noexcept;
-  // The other end: in order.
+  // For an orderly leave instead. Blocks up to timeout_ns.
   void close(int64_t timeout_ns) { comm_.close(timeout_ns); }
 
  private:
-  struct Moving {
+  struct Message {
     Transfer transfer;
-    Piece staged;  // host buffers: on the device ...
-    Piece pinned;  // ... and on the way there
-    void* data() const { return transfer.is_host ? staged.data() : transfer.data; }
+    StagingBuffer staging;  // empty unless the caller's buffer is host memory
+    void* data() const { return transfer.done->is_host ? staging.device.data() : transfer.data; }
   };
-  // Messages that are one for NCCL.
+  // One NCCL group.
   struct Launch {
-    std::vector<Moving> messages;
-    std::shared_ptr<const Event> moved;
+    std::vector<Message> messages;
+    std::shared_ptr<const Event> end;
   };
   void take_waiting();
-  void stage(Moving& moving);
+  void stage(Message& message);
   void issue();
-  void enter_stream();
-  bool finish_moved();
+  void record_end();
+  bool finish_passed();
+  const Transfer& first() const;
 
   const Config c_;
   const bool is_sender_;
   Stream stream_;
   std::deque<Transfer> waiting_;
-  std::optional<Launch> issued_;  // the first of waiting_, being launched
-  std::deque<Launch> moving_;
-  std::optional<std::chrono::steady_clock::time_point> alone_since_;  // what waits_since has seen of the first message
-  Event last_;                                                        // of the stream, after abort
+  std::optional<Launch> issued_;                                        // NCCL is launching it
+  std::deque<Launch> launched_;                                         // in the stream
+  std::optional<std::chrono::steady_clock::time_point> waiting_since_;  // of the first message
+  Event last_;                                                          // of the stream, after abort
   Communicator comm_;
 };
 

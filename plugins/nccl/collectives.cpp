@@ -11,21 +11,20 @@
 #include <utility>
 
 #include "backplane/sdk/owned_op.hpp"
-#include "collective.hpp"
-#include "staging.hpp"
+#include "collectives_calls.hpp"
 
 namespace backplane::nccl {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// NCCL launches on a thread of its own, which usually takes some ten microseconds. Longer, it connects peers.
+// NCCL launches on its own thread, usually within some ten microseconds. If it takes longer, it is connecting peers.
 constexpr auto kLaunchTime = std::chrono::microseconds(100);
 
 // CUDA blocks a thread that adds to a stream with some thousand entries, whatever its deadline. A launch adds a few.
-constexpr size_t kMostLaunches = 128;
+constexpr size_t kMaxPending = 128;
 
-// First short turns for others, then sleeps that grow.
+// Yields at first, then sleeps with growing length.
 class Backoff {
  public:
   void pause() {
@@ -42,22 +41,23 @@ class Backoff {
 
 }  // namespace
 
-// One operation, from submit to its end.
+// One operation.
 struct Collectives::Launch {
+  // kIssued: NCCL is launching it. kFinishing: one thread copies the result of staged buffers.
   enum class State { kQueued, kIssued, kInStream, kFinishing, kDone, kFailed };
 
-  Launch(Collectives& its_owner, const bp_op& given) : owner(its_owner), op(given, its_owner.c_.size) {}
+  Launch(Collectives& collectives, const bp_op& operation) : owner(collectives), op(operation, collectives.c_.size) {}
 
   // Like Work::wait.
   bool wait(int64_t timeout_ns) {
     const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
-    const Fate& fate = owner.c_.fate;
+    const GroupFailure& group = owner.c_.failure;
     Backoff backoff;
     while (!is_done()) {
-      if (fate.decided()) {
-        if (!fate.await_settled(deadline.left_ns())) return false;
+      if (group.is_set()) {
+        if (!group.await_device_stopped(deadline.left_ns())) return false;
         if (fail()) {
-          if (!failure) failure.emplace(fate.why());  // from now on, whatever an abort says later
+          if (!failure) failure.emplace(group.cause());  // stays, even if an abort gives another cause later
           throw sdk::Failure(*failure);
         }
       }
@@ -70,54 +70,54 @@ struct Collectives::Launch {
 
   // Like sdk::Work::wait_on_stream.
   bool wait_on_stream(cudaStream_t after, int64_t timeout_ns) {
-    if (ends_on_host) throw sdk::Failure(BP_UNSUPPORTED, "nccl: staged buffers do not end in a stream");
+    if (ends_on_host)
+      throw sdk::Failure(BP_UNSUPPORTED, "nccl: a collective on staged host buffers does not end in a stream");
     const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
     Backoff backoff;
     while (state.load() < State::kInStream) {
       if (deadline.passed()) return false;
       owner.advance();
-      owner.c_.fate.throw_if_decided();
+      owner.c_.failure.throw_if_set();
       backoff.pause();
     }
-    if (state.load() == State::kFailed) throw owner.c_.fate.why();
+    if (state.load() == State::kFailed) throw owner.c_.failure.cause();
     const OnDevice here(owner.c_.api, owner.c_.device);
     check(owner.c_.api, owner.c_.api.cuda.stream_wait_event(after, event.get(), 0),
-          "having a stream wait for a collective");
+          "making a stream wait for a collective");
     return true;
   }
 
-  // One rank cannot leave a collective alone: the group ends.
+  // Ends the group, because a single rank cannot leave a collective.
   void cancel() noexcept {
     if (is_over() || (state.load() == State::kInStream && is_done())) return;
-    owner.c_.fate.decide(owner.cancelled_);
+    owner.c_.failure.set(owner.cancelled_);
   }
 
   bool is_done() {
     if (state.load() < State::kInStream) owner.advance();
     if (state.load() != State::kInStream) return state.load() == State::kDone;
-    if (owner.c_.fate.decided() || !has_passed()) return false;
-    owner.check_health();  // an operation that NCCL gave up has passed its event, too
-    if (owner.c_.fate.decided()) return false;
+    if (owner.c_.failure.is_set() || !has_passed()) return false;
+    owner.check_health();  // the event of an operation that NCCL has aborted passes nevertheless
+    if (owner.c_.failure.is_set()) return false;
     finish();
     return state.load() == State::kDone;
   }
 
-  // Is it known how it ended?
   bool is_over() const { return state.load() == State::kDone || state.load() == State::kFailed; }
 
-  // Once it is in its stream. What the device reports instead ends the group.
+  // Call once it is in its stream. An error of the device ends the group.
   bool has_passed() {
     try {
       return event.passed();
     } catch (const sdk::Failure& why) {
-      owner.c_.fate.decide(why);
+      owner.c_.failure.set(why);
     } catch (const std::bad_alloc&) {
-      owner.c_.fate.decide(owner.no_memory_);
+      owner.c_.failure.set(owner.no_memory_);
     }
     return false;
   }
 
-  // For one that has passed its event. One thread does it, the others see that.
+  // Call once its event has passed. Only one of several threads has an effect.
   void finish() {
     State expected = State::kInStream;
     if (!state.compare_exchange_strong(expected, State::kFinishing)) return;
@@ -125,7 +125,7 @@ struct Collectives::Launch {
     state.store(State::kDone);
   }
 
-  // From now on its answer is that it failed, unless it is done or about to be: there is only one answer.
+  // Marks it as failed, unless it is done or finishing, so that all threads report the same end.
   bool fail() {
     State now = state.load();
     while (now < State::kFinishing) {
@@ -137,17 +137,17 @@ struct Collectives::Launch {
   Collectives& owner;
   std::atomic<State> state = State::kQueued;
   sdk::OwnedOp op;
-  bool* connected = nullptr;  // the owner's entry for such operations; with its lock
-  bool is_prompt = false;     // neither it nor those before it have to connect peers
+  bool* connected = nullptr;  // the owner's entry for its shape; guarded by the owner's lock
+  bool is_prompt = false;     // neither it nor an earlier one has to connect peers
   std::optional<Staging> staging;
-  Piece copy;  // of an input in place
+  PooledMemory input_copy;  // for an all_to_all in place
   cudaStream_t stream = nullptr;
-  bool ends_on_host = false;  // staged
-  ncclRedOp_t made = ncclNumOps;
-  Event before;  // what the caller's stream held
-  Event event;
-  std::optional<sdk::Failure> failure;           // what was answered
-  std::optional<Clock::time_point> alone_since;  // the poller's: when it had seen `before` pass
+  bool ends_on_host = false;                       // its result is a host buffer
+  ncclRedOp_t premul_sum = ncclNumOps;             // ncclNumOps: none was created
+  Event before;                                    // the end of earlier work in the caller's stream
+  Event event;                                     // its own end
+  std::optional<sdk::Failure> failure;             // the one reported by wait
+  std::optional<Clock::time_point> waiting_since;  // of the poller's thread: when it saw `before` passed
 };
 
 namespace {
@@ -178,29 +178,31 @@ bool is_staged(const bp_op& op) {
 
 }  // namespace
 
-Collectives::Collectives(const Config& config) : c_(config), stream_(config.api, config.device), token_(c_.pool, 4) {
+Collectives::Collectives(const Config& config)
+    : c_(config), stream_(config.api, config.device), barrier_buffer_(c_.pool, 4) {
   const OnDevice here(c_.api, c_.device);
-  check(c_.api, c_.api.cuda.memset_async(token_.data(), 0, 4, stream_.get()), "clearing the memory of barriers");
+  check(c_.api, c_.api.cuda.memset_async(barrier_buffer_.data(), 0, 4, stream_.get()),
+        "clearing the buffer of barriers");
 }
 
 Collectives::~Collectives() = default;
 
 std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
-  c_.fate.throw_if_decided();
+  c_.failure.throw_if_set();
   if (is_empty(op)) return nullptr;
   const sdk::Deadline deadline = sdk::Deadline::after(op.timeout_ns);
   await_room(deadline);
   auto launch = std::make_shared<Launch>(*this, op);
   launch->ends_on_host = is_staged(op) && op.kind != BP_BARRIER;
-  // A barrier among device operations belongs into their stream.
-  const bool is_staged_here = is_staged(op) && (op.kind != BP_BARRIER || op.stream == nullptr);
-  launch->stream = is_staged_here || op.stream == BP_NO_STREAM ? stream_.get() : static_cast<cudaStream_t>(op.stream);
-  // After BP_RESOURCE the caller frees the buffers. From `append` on, a lack of memory ends the group instead.
+  // A barrier runs in the caller's stream, if there is one, to be ordered among device operations.
+  const bool in_own_stream = is_staged(op) && (op.kind != BP_BARRIER || op.stream == nullptr);
+  launch->stream = in_own_stream || op.stream == BP_NO_STREAM ? stream_.get() : static_cast<cudaStream_t>(op.stream);
+  // After BP_RESOURCE the caller frees its buffers. From `append` on, out-of-memory ends the group instead.
   auto work = (op.flags & BP_OP_SYNC) == 0 ? std::make_unique<LaunchWork>(launch) : nullptr;
   append(launch);
   await_stream(*launch, deadline);
   if (work || launch->wait(deadline.left_ns())) return work;
-  c_.fate.decide(late_);
+  c_.failure.set(timed_out_);
   launch->wait(BP_NO_TIMEOUT);
   return nullptr;
 }
@@ -210,21 +212,20 @@ void Collectives::await_room(const sdk::Deadline& deadline) {
     advance();
     if (backoff.is_long()) check_health();
     if (deadline.passed()) {
-      c_.fate.decide(sdk::Failure(BP_TIMEOUT, "nccl: the other ranks did not take part in the " +
-                                                  std::to_string(kMostLaunches) +
-                                                  " collectives before this one in time"));
+      c_.failure.set(sdk::Failure(BP_TIMEOUT, "nccl: a collective timed out behind " + std::to_string(kMaxPending) +
+                                                  " others; not all ranks took part in them in time"));
     }
-    c_.fate.throw_if_decided();
+    c_.failure.throw_if_set();
   }
 }
 
-// The communicator does them in order.
+// The communicator executes operations in order, so the oldest one that matters is enough.
 bool Collectives::has_room() {
   std::shared_ptr<Launch> launch;
   {
     const std::lock_guard lock(mutex_);
-    if (submitted_.size() < kMostLaunches) return true;
-    launch = submitted_[submitted_.size() - kMostLaunches].lock();
+    if (unfinished_.size() < kMaxPending) return true;
+    launch = unfinished_[unfinished_.size() - kMaxPending].lock();
   }
   if (!launch || launch->is_over()) return true;
   return launch->state.load() >= Launch::State::kInStream && launch->has_passed();
@@ -236,13 +237,13 @@ void Collectives::append(const std::shared_ptr<Launch>& launch) {
   const std::lock_guard lock(mutex_);
   launch->connected = &connected_[{op.kind, op.dtype, op.reduce_op, op.root, std::bit_width(bytes)}];
   launch->is_prompt = *launch->connected && (queue_.empty() || queue_.back()->is_prompt);
-  while (!submitted_.empty() && is_over(submitted_.front())) submitted_.pop_front();
-  submitted_.push_back(launch);
+  while (!unfinished_.empty() && is_over(unfinished_.front())) unfinished_.pop_front();
+  unfinished_.push_back(launch);
   queue_.push_back(launch);
 }
 
-// What the program puts into that stream next has to come after it. Only while peers are being connected, which may
-// take until all ranks have submitted it, can that not be waited for.
+// Later work of the program in that stream must come after the collective, so submit waits until it is in the stream.
+// It cannot wait while peers are being connected, which may take until all ranks have submitted the collective.
 void Collectives::await_stream(const Launch& launch, const sdk::Deadline& deadline) {
   const auto until = Clock::now() + kLaunchTime;
   Backoff backoff;
@@ -250,71 +251,71 @@ void Collectives::await_stream(const Launch& launch, const sdk::Deadline& deadli
     if (Clock::now() < until) {
       if (turn > 64) std::this_thread::yield();
     } else {
-      if (!launch.is_prompt || c_.fate.decided() || deadline.passed()) return;
+      if (!launch.is_prompt || c_.failure.is_set() || deadline.passed()) return;
       backoff.pause();
     }
   }
 }
 
-// One thread at a time, and CUDA is called without the lock: it blocks while a stream's queue is full, and what empties
-// that may be the abort that comes through here.
+// Only one thread launches. It calls CUDA without the lock: a full stream blocks the call, and the abort that empties
+// it may need the lock.
 bool Collectives::advance() {
   std::unique_lock lock(mutex_);
   if (is_advancing_) return !queue_.empty();
   is_advancing_ = true;
-  bool goes_on = true;
-  while (goes_on && !queue_.empty() && !c_.fate.decided()) {
+  bool launched = true;
+  while (launched && !queue_.empty() && !c_.failure.is_set()) {
     Launch& launch = *queue_.front();
     lock.unlock();
-    goes_on = try_launch(launch);
+    launched = try_launch(launch);
     lock.lock();
-    if (!goes_on) break;
+    if (!launched) break;
     *launch.connected = true;
     queue_.pop_front();
   }
   is_advancing_ = false;
-  return !goes_on;
+  return !launched;
 }
 
-// False: NCCL is still at it, or it failed, and so does the group.
+// False: NCCL is still launching, or has failed, which ends the group.
 bool Collectives::try_launch(Launch& launch) {
   try {
-    if (launch.state.load() == Launch::State::kQueued) begin(launch);
+    if (launch.state.load() == Launch::State::kQueued) issue(launch);
     if (!c_.comm.ready()) return false;
-    enter(launch);
+    record_end(launch);
     return true;
   } catch (const sdk::Failure& why) {
-    c_.fate.decide(why);
+    c_.failure.set(why);
   } catch (const std::bad_alloc&) {
-    c_.fate.decide(no_memory_);
+    c_.failure.set(no_memory_);
   }
   return false;
 }
 
-void Collectives::begin(Launch& launch) {
+void Collectives::issue(Launch& launch) {
   const OnDevice here(c_.api, c_.device);
   if (launch.stream != stream_.get()) launch.before = Event(c_.pool, launch.stream);
   launch.staging.emplace(c_.api, c_.pool, &launch.op.get(), launch.stream);
   const bp_op& op = launch.op.get();
   const bool in_place = op.kind == BP_ALL_TO_ALL && op.input.data == op.output.data;
-  if (in_place) launch.copy = Piece(c_.pool, op.input.count * bp_dtype_size(op.dtype));
-  const Place place{c_.api, c_.rank, c_.size, launch.stream};
-  // From now on some of it may be in the stream, also if the rest fails.
+  if (in_place) launch.input_copy = PooledMemory(c_.pool, op.input.count * bp_dtype_size(op.dtype));
+  const CollectiveContext context{c_.api, c_.rank, c_.size, launch.stream};
+  // From here on, a part of the operation may be in the stream even if the rest fails.
   Launch::State expected = Launch::State::kQueued;
   launch.state.compare_exchange_strong(expected, Launch::State::kIssued);
-  copy_blocks(place, op, launch.copy.data());
-  c_.comm.issue([this, &launch, &op, &place](ncclComm_t comm) {
-    start_collective(place, comm, op, launch.copy.data(), token_.data(), &launch.made);
+  enqueue_own_copies(context, op, launch.input_copy.data());
+  c_.comm.issue([this, &launch, &op, &context](ncclComm_t comm) {
+    enqueue_collective(context, comm, op, launch.input_copy.data(), barrier_buffer_.data(), &launch.premul_sum);
   });
 }
 
-// It is in the stream: what follows it there sees its result.
-void Collectives::enter(Launch& launch) {
+// The operation is in its stream: later work there sees its result.
+void Collectives::record_end(Launch& launch) {
   const OnDevice here(c_.api, c_.device);
-  if (launch.made != ncclNumOps) {
-    c_.comm.use([this, &launch](ncclComm_t comm) { c_.api.nccl.red_op_destroy(launch.made, comm); });
+  if (launch.premul_sum != ncclNumOps) {
+    c_.comm.run_if_idle([this, &launch](ncclComm_t comm) { c_.api.nccl.red_op_destroy(launch.premul_sum, comm); });
   }
-  launch.staging->bring_back(launch.stream);
+  launch.staging->copy_out(launch.stream);
   launch.event = Event(c_.pool, launch.stream);
   Launch::State expected = Launch::State::kIssued;
   launch.state.compare_exchange_strong(expected, Launch::State::kInStream);
@@ -327,8 +328,8 @@ bool Collectives::launching() {
 
 std::shared_ptr<Collectives::Launch> Collectives::first_unfinished() {
   const std::lock_guard lock(mutex_);
-  while (!submitted_.empty() && is_over(submitted_.front())) submitted_.pop_front();
-  for (const auto& entry : submitted_) {
+  while (!unfinished_.empty() && is_over(unfinished_.front())) unfinished_.pop_front();
+  for (const auto& entry : unfinished_) {
     std::shared_ptr<Launch> launch = entry.lock();
     if (!launch || launch->is_over()) continue;
     if (launch->state.load() < Launch::State::kInStream || !launch->has_passed()) return launch;
@@ -336,47 +337,47 @@ std::shared_ptr<Collectives::Launch> Collectives::first_unfinished() {
   return nullptr;
 }
 
-std::optional<Clock::time_point> Collectives::waits_since() {
+std::optional<Clock::time_point> Collectives::waiting_since() {
   const std::shared_ptr<Launch> launch = first_unfinished();
   if (!launch) return {};
-  if (!launch->alone_since) {
+  if (!launch->waiting_since) {
     if (launch->state.load() >= Launch::State::kInStream && launch->before && !launch->before.passed()) return {};
-    launch->alone_since = Clock::now();
+    launch->waiting_since = Clock::now();
   }
-  return launch->alone_since;
+  return launch->waiting_since;
 }
 
-void Collectives::look_once_more() {
+void Collectives::collect_finished() {
   const std::lock_guard lock(mutex_);
   try {
     c_.comm.ready();
-    for (const auto& entry : submitted_) {
+    for (const auto& entry : unfinished_) {
       const std::shared_ptr<Launch> launch = entry.lock();
       if (launch && launch->state.load() == Launch::State::kInStream && launch->event.passed()) launch->finish();
     }
   } catch (const std::exception&) {
-    // What NCCL gave up passes its event as well: then nothing can be said.
+    // The events of operations that NCCL has aborted pass nevertheless, so it is unknown which are complete.
   }
 }
 
-bool Collectives::is_still() {
+bool Collectives::is_idle() {
   std::unique_lock lock(mutex_);
   if (is_advancing_) return false;
   try {
     const OnDevice here(c_.api, c_.device);
-    for (const auto& entry : submitted_) {
+    for (const auto& entry : unfinished_) {
       const std::shared_ptr<Launch> launch = entry.lock();
       if (!launch || launch->is_over() || launch->state.load() < Launch::State::kInStream) continue;
       if (!launch->event.passed()) return false;
     }
     if (queue_.empty() || queue_.front()->state.load() != Launch::State::kIssued) return true;
-    // Part of it may be in the stream. No thread launches any more, but adding to the stream may still block.
+    // A part of it may be in the stream. No thread launches any more, but adding an event may still block.
     const std::shared_ptr<Launch> issued = queue_.front();
     lock.unlock();
     if (!issued->event) issued->event = Event(c_.pool, issued->stream);
     return issued->event.passed();
   } catch (const sdk::Failure&) {
-    return true;  // the device has failed: it does nothing any more
+    return true;  // the device has failed and executes nothing
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -386,9 +387,9 @@ void Collectives::check_health() {
   try {
     c_.comm.ready();
   } catch (const sdk::Failure& why) {
-    c_.fate.decide(why);
+    c_.failure.set(why);
   } catch (const std::bad_alloc&) {
-    c_.fate.decide(no_memory_);
+    c_.failure.set(no_memory_);
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A group's collectives: one communicator, one order. An operation is launched as soon as those before it are in their
-// streams. NCCL launches in the background and may first connect peers, so operations wait in a queue, which every
-// submit, wait and poll advances.
+// The collectives of a group, in one order on one communicator. NCCL launches in the background and may have to connect
+// peers first, so operations wait in a queue until those before them are in their streams. Each submit, wait and poll
+// advances the queue.
 //
 // Operations on device buffers run in the caller's stream, those on staged host buffers in a stream of the group.
 #pragma once
@@ -19,7 +19,7 @@
 #include "backplane/sdk/sockets.hpp"
 #include "communicator.hpp"
 #include "device.hpp"
-#include "fate.hpp"
+#include "failure.hpp"
 
 namespace backplane::nccl {
 
@@ -30,7 +30,7 @@ class Collectives {
     int device;
     int32_t rank;
     int32_t size;
-    Fate& fate;
+    GroupFailure& failure;
     Pool& pool;
     Communicator& comm;
   };
@@ -38,27 +38,31 @@ class Collectives {
   explicit Collectives(const Config& config);
   ~Collectives();
 
-  // A collective; null: it is done. The Work must not outlive this object. Any thread. Blocks, up to its deadline,
-  // until it is in its stream, unless peers have to be connected first, and while too many are before it.
+  // Starts a collective; null: it is done. The Work must not outlive this object. Thread-safe. Blocks, up to the
+  // operation's deadline, while too many operations are pending, and until the collective is in its stream. Does not
+  // wait for the stream if peers must be connected first.
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
-  // Launches what can be launched, unless another thread is at it. True: something is still on its way into its stream.
-  // Any thread; blocks while the queue of a stream is full, so not the one that aborts.
+  // Launches queued operations, unless another thread does. True: the queue is not empty. Thread-safe. Blocks while a
+  // stream is full: never call it on the thread that aborts.
   bool advance();
-  // Is something still on its way into its stream? Any thread.
+  // Whether the queue is not empty. Thread-safe.
   bool launching();
-  // Since when the first operation that is not done has been waiting for the other ranks; nothing: there is none, or it
-  // waits for what the caller's stream held before it. The poller's thread.
-  std::optional<std::chrono::steady_clock::time_point> waits_since();
-  // Before the communicator is aborted: what the device has done by now stays done. The poller's thread, as the next.
-  void look_once_more();
-  // After that: has the device let go of all buffers?
-  bool is_still();
+
+  // The next three are for the poller's thread.
+
+  // When the first unfinished operation began to wait for other ranks. Empty: there is none, or it waits for earlier
+  // work in the caller's stream.
+  std::optional<std::chrono::steady_clock::time_point> waiting_since();
+  // Finishes the operations that have passed. Call before the communicator is aborted.
+  void collect_finished();
+  // Whether the device uses no buffer any more. Call after the communicator was aborted.
+  bool is_idle();
 
   struct Launch;
 
  private:
-  // Kind, dtype, reduce op, root and size (how many bits the number of its bytes has): by them NCCL chooses how it
-  // does it, and so whom it connects.
+  // Kind, dtype, reduce op, root, and bit width of the size in bytes: NCCL chooses its algorithm by them, and thereby
+  // the peers that it connects.
   using Shape = std::tuple<uint32_t, uint32_t, uint32_t, int32_t, int>;
 
   void await_room(const sdk::Deadline& deadline);
@@ -68,22 +72,21 @@ class Collectives {
   bool try_launch(Launch& launch);
   void check_health();
   std::shared_ptr<Launch> first_unfinished();
-  void begin(Launch& launch);
-  void enter(Launch& launch);
+  void issue(Launch& launch);
+  void record_end(Launch& launch);
 
   const Config c_;
   Stream stream_;
-  Piece token_;  // for barriers
-  // Made while there is some.
-  const sdk::Failure no_memory_{BP_RESOURCE, "nccl: there is no memory to launch a collective"};
+  PooledMemory barrier_buffer_;
+  // Created here, because an operation that fails may find no memory.
+  const sdk::Failure no_memory_{BP_RESOURCE, "nccl: out of memory while launching a collective"};
   const sdk::Failure cancelled_{BP_CANCELLED, "nccl: a collective was cancelled by this rank"};
-  const sdk::Failure late_{BP_TIMEOUT, "nccl: the other ranks did not take part in a collective in time"};
+  const sdk::Failure timed_out_{BP_TIMEOUT, "nccl: a collective timed out; not all ranks took part in it in time"};
   std::mutex mutex_;
-  bool is_advancing_ = false;                  // a thread launches the first one
-  std::deque<std::shared_ptr<Launch>> queue_;  // the first may have been issued
-  std::deque<std::weak_ptr<Launch>>
-      submitted_;                    // those of the queue, and before them those launched, some of them done
-  std::map<Shape, bool> connected_;  // has one like that been launched?
+  bool is_advancing_ = false;                     // a thread is launching the first of queue_
+  std::deque<std::shared_ptr<Launch>> queue_;     // not in their stream yet
+  std::deque<std::weak_ptr<Launch>> unfinished_;  // queue_ and the launched ones before it, some of them done
+  std::map<Shape, bool> connected_;               // whether an operation of this shape was launched
 };
 
 }  // namespace backplane::nccl

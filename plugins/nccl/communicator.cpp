@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "backplane/base/deadline.hpp"
 #include "backplane/sdk/failure.hpp"
 #include "backplane/sdk/worker.hpp"
 #include "device.hpp"
@@ -22,7 +23,7 @@ Communicator::Communicator(const Api& api, int device, const ncclUniqueId& id, i
   const ncclResult_t result = api.nccl.comm_init_rank_config(&comm_, size, id, rank, &config);
   if (result == ncclSuccess || result == ncclInProgress) return;
   abort();
-  check(api, result, "making a communicator");
+  check(api, result, "creating a communicator");
 }
 
 Communicator::~Communicator() { abort(); }
@@ -30,7 +31,7 @@ Communicator::~Communicator() { abort(); }
 ncclUniqueId Communicator::new_id(const Api& api) {
   ncclUniqueId id;
   const sdk::SignalsBlocked blocked;  // for the thread that NCCL starts
-  check(api, api.nccl.get_unique_id(&id), "making the id of a communicator");
+  check(api, api.nccl.get_unique_id(&id), "creating the id of a communicator");
   return id;
 }
 
@@ -38,7 +39,7 @@ bool Communicator::ready() {
   const std::lock_guard lock(mutex_);
   if (comm_ == nullptr) throw sdk::Failure(BP_CANCELLED, "nccl: the communicator has been aborted");
   ncclResult_t state = ncclSuccess;
-  check(api_, api_.nccl.comm_get_async_error(comm_, &state), "asking for the state of a communicator", comm_);
+  check(api_, api_.nccl.comm_get_async_error(comm_, &state), "getting the state of a communicator", comm_);
   if (state == ncclInProgress) return false;
   check(api_, state, "NCCL reports", comm_);
   return true;
@@ -62,7 +63,7 @@ void Communicator::issue(const std::function<void(ncclComm_t)>& body) {
   check(api_, api_.nccl.group_end(), "starting an operation", comm_);
 }
 
-bool Communicator::use(const std::function<void(ncclComm_t)>& body) {
+bool Communicator::run_if_idle(const std::function<void(ncclComm_t)>& body) {
   const std::lock_guard lock(mutex_);
   ncclResult_t state = ncclInternalError;
   if (comm_ == nullptr || api_.nccl.comm_get_async_error(comm_, &state) != ncclSuccess) return true;
@@ -77,15 +78,15 @@ void Communicator::abort() noexcept {
 }
 
 void Communicator::close(int64_t timeout_ns) noexcept {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_ns);
+  const base::Deadline deadline = base::Deadline::after(timeout_ns);
   const std::lock_guard lock(mutex_);
   if (comm_ == nullptr) return;
-  // The state that it comes to, or ncclInProgress if there is no time left.
-  const auto settled = [this, end] {
+  // Its final state, or ncclInProgress at the deadline.
+  const auto settled = [this, &deadline] {
     ncclResult_t state = ncclInProgress;
     for (auto pause = std::chrono::microseconds(10);; pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
       if (api_.nccl.comm_get_async_error(comm_, &state) != ncclSuccess) return ncclInternalError;
-      if (state != ncclInProgress || std::chrono::steady_clock::now() >= end) return state;
+      if (state != ncclInProgress || deadline.passed()) return state;
       std::this_thread::sleep_for(pause);
     }
   };

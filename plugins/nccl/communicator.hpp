@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A non-blocking NCCL communicator: each call on it returns at once, and `ready` says whether it has taken effect.
+// A non-blocking NCCL communicator: calls return at once, and `ready` tells whether they have taken effect.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@ namespace backplane::nccl {
 
 class Communicator {
  public:
-  // Begins to make it, on that device; rank 0's `id` comes from new_id. Does not block. `max_ctas`: how many blocks of
-  // the device NCCL may use, 0: as it likes.
+  // Starts to create it; does not block. `id`: from new_id on rank 0. `max_ctas`: limit of NCCL's thread blocks on the
+  // device; 0: none.
   Communicator(const Api& api, int device, const ncclUniqueId& id, int rank, int size, int max_ctas);
   // Aborts it, unless it was closed.
   ~Communicator();
@@ -22,21 +22,21 @@ class Communicator {
 
   static ncclUniqueId new_id(const Api& api);
 
-  // False: the last call is still taking effect (peers connect). Throws what NCCL found wrong meanwhile. Any thread.
+  // False: the last call is still taking effect, as while peers connect. Throws errors that NCCL has found since.
+  // Thread-safe.
   bool ready();
-  // Calls `body` with the communicator between ncclGroupStart and ncclGroupEnd; NCCL's calls in it are one operation.
-  // Only if ready. Any thread that is on its device.
+  // Calls `body` between ncclGroupStart and ncclGroupEnd; NCCL's calls in it are one operation. Call only if ready, on
+  // a thread that uses the communicator's device. Thread-safe.
   void issue(const std::function<void(ncclComm_t)>& body);
-  // Of NCCL; valid until abort or close. Null then.
+  // NCCL's handle, valid until abort or close; null afterwards.
   ncclComm_t handle();
-  // Stops all that it does. Later calls of ready and issue throw. Any thread; as long as NCCL takes.
+  // Stops all operations. Later calls of ready and issue throw. Thread-safe; blocks as long as NCCL does.
   void abort() noexcept;
-  // Ends it in order: what is under way comes to its end, but for no longer than timeout_ns. Then aborts.
+  // Waits up to timeout_ns for operations to end and destroys it, or aborts it at the deadline.
   void close(int64_t timeout_ns) noexcept;
-  // Calls `body` with the communicator for what belongs to no operation (a registration), while NCCL does nothing with
-  // it. Of one that has ended or failed nothing is left to change: true, without a call. False: NCCL is at it, try
-  // again later. Any thread.
-  bool use(const std::function<void(ncclComm_t)>& body);
+  // Calls `body` for work outside of operations, such as registration, if NCCL is not launching. Returns true without
+  // the call if the communicator has ended or failed. False: NCCL is busy, try again later. Thread-safe.
+  bool run_if_idle(const std::function<void(ncclComm_t)>& body);
 
  private:
   const Api& api_;

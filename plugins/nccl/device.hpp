@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device's things with C++ lifetimes: which device this thread uses, streams, events, memory.
+// Devices, streams, events and reusable memory as C++ objects, and the staging of host buffers.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,11 @@
 #include <utility>
 
 #include "api.hpp"
+#include "backplane/abi/op.h"
 
 namespace backplane::nccl {
 
-// While it lives, this thread uses that device.
+// Makes `device` the thread's current device, and restores the previous one.
 class OnDevice {
  public:
   OnDevice(const Api& api, int device);
@@ -24,7 +25,7 @@ class OnDevice {
 
  private:
   const Api& api_;
-  int before_ = 0;
+  int previous_ = 0;
   bool changed_ = false;
 };
 
@@ -39,9 +40,9 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
   cudaStream_t get() const { return stream_; }
-  // When nothing is added any more: has the device done all of it, or failed? `last`, empty at first, is kept until
-  // then.
-  bool is_still(Pool& pool, Event& last) const noexcept;
+  // Whether the device has executed the whole stream, or failed. Call when nothing is added to it any more, with the
+  // same `last`, which is empty at first.
+  bool is_idle(Pool& pool, Event& last) const noexcept;
 
  private:
   const Api& api_;
@@ -49,13 +50,13 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// The location of a pool's block: the device, or pinned host memory. A copy between the device and pageable host memory
-// would block the caller until the stream reaches it.
-enum class Where { kDevice, kHost };
+// kHost is pinned memory: a copy between the device and pageable memory would block the caller until the stream reaches
+// it.
+enum class MemoryKind { kDevice, kHost };
 
-// Memory and events that are used again and again: to allocate, and to free all the more, may make the device wait for
-// what it is doing, which may wait for a peer. So all of it is kept until the end. Who takes something gets its place
-// in the pool with it, so that to give it back needs no memory. Any thread.
+// Reuses memory and events, and frees them in its destructor only: allocating and freeing may wait for all work of the
+// device, which may wait for a peer. An object in use keeps its node of the pool's container, so that returning it
+// needs no memory. Thread-safe.
 class Pool {
  public:
   Pool(const Api& api, int device) : api_(api), device_(device) {}
@@ -65,18 +66,18 @@ class Pool {
 
  private:
   friend class Event;
-  friend class Piece;
+  friend class PooledMemory;
   using Events = std::list<cudaEvent_t>;
-  using Pieces = std::multimap<std::pair<Where, uint64_t>, void*>;
+  using Blocks = std::multimap<std::pair<MemoryKind, uint64_t>, void*>;  // by kind and bytes
   Events take_event();
-  void give_event(Events& event) noexcept;
-  Pieces::node_type take(Where where, uint64_t size);
-  void give(Pieces::node_type piece) noexcept;
+  void give_back(Events& event) noexcept;
+  Blocks::node_type take(MemoryKind kind, uint64_t bytes);
+  void give_back(Blocks::node_type block) noexcept;
 
   const Api& api_;
   const int device_;
   std::mutex mutex_;
-  Pieces idle_;
+  Blocks idle_;
   Events idle_events_;
 };
 
@@ -84,7 +85,7 @@ class Pool {
 class Event {
  public:
   Event() = default;
-  // Marks what the stream holds now. This thread is on the stream's device, which is the pool's.
+  // Records the end of what the stream holds now. The thread must be on the pool's device, which is the stream's.
   Event(Pool& pool, cudaStream_t stream);
   ~Event();
   Event(Event&& other) noexcept { *this = std::move(other); }
@@ -95,27 +96,61 @@ class Event {
   }
   explicit operator bool() const { return !event_.empty(); }
   cudaEvent_t get() const { return event_.front(); }
-  // Has the stream come past it? Throws if the device has failed. Any thread.
+  // Whether the stream has passed it. Throws if the device has failed. Thread-safe.
   bool passed() const;
 
  private:
   Pool* pool_ = nullptr;
-  Pool::Events event_;  // one, or none
+  Pool::Events event_;  // one or none
 };
 
-// A piece of a pool. Given back when nothing on the device uses it any more.
-class Piece {
+// Memory of a pool. Destroy it when nothing on the device uses it any more.
+class PooledMemory {
  public:
-  Piece() = default;
-  Piece(Pool& pool, uint64_t bytes, Where where = Where::kDevice);
-  ~Piece();
-  Piece(Piece&& other) noexcept { *this = std::move(other); }
-  Piece& operator=(Piece&& other) noexcept;
-  std::byte* data() const { return piece_ ? static_cast<std::byte*>(piece_.mapped()) : nullptr; }
+  PooledMemory() = default;
+  PooledMemory(Pool& pool, uint64_t bytes, MemoryKind kind = MemoryKind::kDevice);
+  ~PooledMemory();
+  PooledMemory(PooledMemory&& other) noexcept { *this = std::move(other); }
+  PooledMemory& operator=(PooledMemory&& other) noexcept;
+  std::byte* data() const { return block_ ? static_cast<std::byte*>(block_.mapped()) : nullptr; }
 
  private:
   Pool* pool_ = nullptr;
-  Pool::Pieces::node_type piece_;
+  Pool::Blocks::node_type block_;
+};
+
+// Device memory that replaces a caller's host buffer, and pinned memory for the copies between them.
+struct StagingBuffer {
+  StagingBuffer() = default;
+  StagingBuffer(Pool& pool, uint64_t bytes) : device(pool, bytes), host(pool, bytes, MemoryKind::kHost) {}
+  // Copies the caller's buffer to `host` at once, and from there to `device` in the stream.
+  void copy_in(const Api& api, const void* from, uint64_t bytes, cudaStream_t stream) const;
+  // Copies `device` to `host` in the stream.
+  void copy_out(const Api& api, uint64_t bytes, cudaStream_t stream) const;
+
+  PooledMemory device;
+  PooledMemory host;
+};
+
+// The staging of a collective's host buffers.
+class Staging {
+ public:
+  // Replaces the host buffers of *op, if any, by device memory, and enqueues copies of what the operation reads or
+  // leaves unchanged. An operation in place stays in place. Does not wait for the stream.
+  Staging(const Api& api, Pool& pool, bp_op* op, cudaStream_t stream);
+  // Enqueues the copy of the result to pinned memory.
+  void copy_out(cudaStream_t stream) const;
+  // Copies the result to the caller's buffer. Call once the stream has passed copy_out.
+  void finish() const;
+
+ private:
+  const Api& api_;
+  StagingBuffer input_;
+  StagingBuffer output_;  // empty if the output lies within the input, or there is none
+  std::byte* caller_output_ = nullptr;
+  std::byte* device_output_ = nullptr;
+  std::byte* host_output_ = nullptr;
+  uint64_t output_bytes_ = 0;
 };
 
 }  // namespace backplane::nccl

@@ -3,43 +3,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <thread>
 #include <utility>
 
+#include "backplane/base/grace.hpp"
+#include "options.hpp"
+
 namespace backplane::nccl {
 namespace {
 
-constexpr const char* kLeft = " has left the group";
-constexpr const char* kVanished = " is gone: its connection has ended";
-
-// The device of this rank: named by the program or by the option, never guessed.
-int chosen_device(const sdk::Context& context, const Api& api) {
-  const int count = count_devices(api);
-  const std::string& named = context.options.text("device");
-  int64_t device = context.device;
-  if (named == "rank") {
-    device = context.rank % count;
-  } else if (!named.empty()) {
-    char* end = nullptr;
-    device = std::strtoll(named.c_str(), &end, 10);
-    if (*end != '\0' || device < 0) {
-      throw sdk::Failure(BP_INVALID, "nccl: option device is a number, or 'rank'; not '" + named + "'");
-    }
-  }
-  if (device < 0) {
-    throw sdk::Failure(BP_INVALID, "nccl: no device was named for rank " + std::to_string(context.rank) +
-                                       "; name one when the group is made (InitOptions::device), or by nccl?device=");
-  }
-  if (device >= count) {
-    throw sdk::Failure(BP_INVALID, "nccl: there is no device " + std::to_string(device) + "; there are " +
-                                       std::to_string(count) + ", counted from 0");
-  }
-  return static_cast<int>(device);
-}
-
-// Rank 0's, or why it has none: so that the others need not wait for it until their time is over.
-ncclUniqueId agree_on_id(const sdk::Context& context, const Api& api, const sdk::Deadline& deadline) {
+// Rank 0 publishes the id of the communicator, or its failure, so that the other ranks do not wait until the deadline.
+ncclUniqueId exchange_id(const sdk::Context& context, const Api& api, const sdk::Deadline& deadline) {
   const std::string key = "nccl.id";
   ncclUniqueId id{};
   std::string value;
@@ -55,41 +31,45 @@ ncclUniqueId agree_on_id(const sdk::Context& context, const Api& api, const sdk:
     return id;
   }
   value = sdk::detail::await_value(context, key, deadline, 0, "nccl: waiting for rank 0");
-  if (value.starts_with("-")) throw sdk::Failure(BP_PEER_LOST, "nccl: rank 0 could not start: " + value.substr(1), 0);
+  if (value.starts_with("-")) throw sdk::Failure(BP_PEER_LOST, "nccl: rank 0 cannot start: " + value.substr(1), 0);
   if (value.size() != 1 + sizeof id.internal) {
-    throw sdk::Failure(BP_INTERNAL, "nccl: rank 0 left an id that is damaged", 0);
+    throw sdk::Failure(BP_INTERNAL, "nccl: the store holds a malformed id from rank 0", 0);
   }
   std::memcpy(&id, value.data() + 1, sizeof id);
   return id;
 }
 
-sdk::Failure gone(int32_t peer, const char* how) {
-  return {BP_PEER_LOST, "nccl: rank " + std::to_string(peer) + how, peer};
+sdk::Failure lost_peer(int32_t peer, bool left_in_order) {
+  return {BP_PEER_LOST,
+          "nccl: rank " + std::to_string(peer) +
+              (left_in_order ? " has left the group" : " is lost: its connection ended without a goodbye"),
+          peer};
 }
 
-// The connections to the other ranks, on a network of their own choice.
 std::vector<sdk::Descriptor> connect_all(const sdk::Context& context) {
-  const std::string& address = context.options.text("address");
+  const std::string address = sdk::choose_address(context, context.options.text("address")).address;
   try {
-    return sdk::connect_all(context, address);
+    return sdk::connect_all(context, context.options.text("address"));
   } catch (const sdk::Failure& why) {
-    if (why.status() != BP_PEER_LOST && why.status() != BP_TIMEOUT && why.status() != BP_INVALID) throw;
-    throw sdk::Failure(why.status(),
-                       std::string("nccl: ") + why.what() + "; rank " + std::to_string(context.rank) + " listens at " +
-                           address + ": on several hosts each rank needs its option address, one that the others reach",
-                       why.peer_rank(), why.native_code());
+    std::string text = std::string("nccl: ") + why.what();
+    if (why.status() == BP_PEER_LOST || why.status() == BP_TIMEOUT) {
+      text += "; rank " + std::to_string(context.rank) + " listens on " + address +
+              "; set each rank's option address to one that the others reach";
+    }
+    throw sdk::Failure(why.status(), text, why.peer_rank(), why.native_code());
   }
 }
 
-void await_ready(const sdk::Context& context, const Wire& wire, Communicator& comm, const sdk::Deadline& deadline) {
+void await_ready(const sdk::Context& context, const Transport& transport, Communicator& comm,
+                 const sdk::Deadline& deadline) {
   for (auto pause = std::chrono::microseconds(20); !comm.ready();
        pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
     if (context.host.abort_requested()) throw sdk::Failure(BP_CANCELLED, "nccl: the group is being aborted");
-    if (const int32_t peer = wire.lost(); peer >= 0) throw gone(peer, kVanished);
+    if (const int32_t peer = transport.disconnected(); peer >= 0) throw lost_peer(peer, false);
     if (deadline.passed()) {
       throw sdk::Failure(BP_TIMEOUT,
-                         "nccl: all ranks are there, but NCCL did not connect them in the time allowed for init; "
-                         "NCCL_DEBUG=INFO says what it tries");
+                         "nccl: all ranks have joined, but NCCL did not connect them within the timeout of init; set "
+                         "NCCL_DEBUG=INFO to see why");
     }
     std::this_thread::sleep_for(pause);
   }
@@ -98,126 +78,125 @@ void await_ready(const sdk::Context& context, const Wire& wire, Communicator& co
 bool reduces_f8(const Api& api, int device) {
   int major = 0;
   check(api, api.cuda.device_get_attribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-        "asking for the compute capability of the device");
+        "getting the compute capability of the device");
   return api.nccl_version >= 22400 && major >= 9;
 }
 
-int max_ctas(const sdk::Context& context) { return static_cast<int>(context.options.integer("max_ctas")); }
-
-std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& api, int device, const Wire& wire,
-                                      const sdk::Deadline& deadline) {
+std::unique_ptr<Communicator> connect(const sdk::Context& context, const Api& api, int device,
+                                      const Transport& transport, const sdk::Deadline& deadline) {
   context.host.log(BP_LOG_INFO, "nccl: NCCL " + nccl_version_text(api.nccl_version) + " from " + api.library +
                                     ", device " + std::to_string(device) + " of " + std::to_string(count_devices(api)));
-  auto comm = std::make_unique<Communicator>(api, device, agree_on_id(context, api, deadline), context.rank,
-                                             context.world_size, max_ctas(context));
-  await_ready(context, wire, *comm, deadline);
+  auto comm = std::make_unique<Communicator>(api, device, exchange_id(context, api, deadline), context.rank,
+                                             context.world_size, max_ctas_of(context));
+  await_ready(context, transport, *comm, deadline);
   return comm;
 }
 
 }  // namespace
 
-Group::Group(const sdk::Context& context, Offer offer)
-    : Group(context, offer, sdk::Deadline::after(context.timeout_ns)) {}
+Group::Group(const sdk::Context& context, SelectCapabilities select)
+    : Group(context, select, sdk::Deadline::after(context.timeout_ns)) {}
 
-Group::Group(const sdk::Context& context, Offer offer, const sdk::Deadline& deadline)
+Group::Group(const sdk::Context& context, SelectCapabilities select, const sdk::Deadline& deadline)
     : api_(open_api(context.options.text("library"))),
       host_(context.host),
-      device_(chosen_device(context, api_)),
+      device_(device_of(context, count_devices(api_))),
       rank_(context.rank),
       size_(context.world_size),
       stages_(context.options.boolean("stage")),
-      capabilities_(offer(stages_, reduces_f8(api_, device_))),
+      capabilities_(select(stages_, reduces_f8(api_, device_))),
       pool_(api_, device_),
       said_goodbye_(static_cast<size_t>(context.world_size)),
-      wire_(connect_all(context), {[this](int32_t peer, const Frame& frame) { arrived(peer, frame); },
-                                   [this](int32_t peer) { end_of(peer); }}),
-      comm_(connect(context, api_, device_, wire_, deadline)),
+      transport_(connect_all(context), {[this](int32_t peer, const Frame& frame) { on_frame(peer, frame); },
+                                        [this](int32_t peer) { on_disconnect(peer); }}),
+      comm_(connect(context, api_, device_, transport_, deadline)),
       native_{sizeof native_, 0, "ncclComm_t", comm_->handle()},
       memory_(api_, device_, *comm_),
-      collectives_({api_, device_, rank_, size_, fate_, pool_, *comm_}),
-      messages_({api_, device_, pool_, max_ctas(context)}, rank_, size_, fate_, wire_, [this] { poller_.wake(); }),
+      collectives_({api_, device_, rank_, size_, failure_, pool_, *comm_}),
+      messages_({api_, device_, pool_, max_ctas_of(context)}, rank_, size_, failure_, transport_,
+                [this] { poller_.wake(); }),
       poller_([this](sdk::Poller::Sleep& sleep) { return progress(sleep); },
               [this](const sdk::Failure& why) {
-                broken(why);
+                fail(why);
                 stop_device();
               }) {}
 
 Group::~Group() {
   poller_.stop();
-  const sdk::Deadline deadline = sdk::Deadline::after(std::chrono::nanoseconds(kFarewell).count());
-  if (fate_.decided()) {
-    if (!stopped_) stop_device();
+  const sdk::Deadline deadline = sdk::Deadline::after(base::grace::kOrderlyLeave);
+  if (failure_.is_set()) {
+    if (!device_stopped_) stop_device();
   } else {
-    say_goodbye();
-    wire_.flush(deadline.left_ns());
+    send_goodbyes();
+    transport_.flush(deadline.left_ns());
     messages_.close(deadline.left_ns());
     memory_.end();
     comm_->close(deadline.left_ns());
   }
-  wire_.close(deadline.left_ns());
+  transport_.close(deadline.left_ns());
 }
 
-// A peer that gets no goodbye takes this rank for lost, and ends its operations with it slightly earlier.
-void Group::say_goodbye() noexcept {
+void Group::send_goodbyes() noexcept {
   try {
+    messages_.pass_frames();
     for (int32_t peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) wire_.send(peer, {});
+      if (peer != rank_) transport_.send(peer, {.kind = FrameKind::kGoodbye});
     }
-  } catch (const std::bad_alloc&) {
-    // There is no memory for a frame.
+  } catch (const std::exception&) {
+    // Without a goodbye the peers treat this rank as lost, and end their operations with it slightly earlier.
   }
 }
 
-void Group::require_here(const bp_buffer& buffer) const {
+void Group::require_supported(const bp_buffer& buffer) const {
   if (buffer.count == 0) return;
   if (buffer.memory == BP_HOST && !stages_) {
     throw sdk::Failure(BP_INVALID,
-                       "nccl: this buffer is host memory; hand over device memory, add a backend for it "
-                       "(cpu:gloo,cuda:nccl), or let it be staged (nccl?stage=true)");
+                       "nccl: this buffer is host memory; pass device memory, add a backend for host memory "
+                       "(cpu:gloo,cuda:nccl), or stage it (nccl?stage=true)");
   }
   if (buffer.memory == BP_CUDA && buffer.device != device_) {
     throw sdk::Failure(BP_INVALID, "nccl: this buffer is on device " + std::to_string(buffer.device) +
-                                       ", and this rank's part of the group on device " + std::to_string(device_));
+                                       ", but this rank uses device " + std::to_string(device_));
   }
 }
 
 std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
-  fate_.throw_if_decided();
-  require_here(op.input);
-  require_here(op.output);
+  failure_.throw_if_set();
+  require_supported(op.input);
+  require_supported(op.output);
   if (op.kind == BP_SEND || op.kind == BP_RECV) return messages_.submit(op);
-  if (const int32_t lost = first_lost_.load(); lost >= 0) throw gone(lost, kVanished);
+  if (const int32_t lost = first_lost_.load(); lost >= 0) throw lost_peer(lost, false);
   std::unique_ptr<sdk::Work> work = collectives_.submit(op);
-  if (work && collectives_.launching()) launch_behind();
+  if (work && collectives_.launching()) launch_in_background();
   return work;
 }
 
-// By a thread of its own: CUDA may block it until the group is aborted.
-void Group::launch_behind() noexcept {
+// Uses a separate thread, because CUDA may block it until the group is aborted.
+void Group::launch_in_background() noexcept {
   const std::lock_guard lock(launcher_mutex_);
   if (launcher_) return launcher_->wake();
   const auto launch = [this, is_on_device = false](sdk::Poller::Sleep& sleep) mutable {
-    if (!std::exchange(is_on_device, true)) check(api_, api_.cuda.set_device(device_), "choosing the device");
+    if (!std::exchange(is_on_device, true)) check(api_, api_.cuda.set_device(device_), "setting the current device");
     if (collectives_.advance()) sleep.at_most(sdk::Poller::kShortestPause);
     sleep.until_woken();
     return false;
   };
   try {
-    launcher_.emplace(launch, [this](const sdk::Failure& why) { broken(why); });
+    launcher_.emplace(launch, [this](const sdk::Failure& why) { fail(why); });
   } catch (const sdk::Failure& why) {
-    fate_.decide(why);
+    failure_.set(why);
   } catch (const std::bad_alloc&) {
-    fate_.decide(no_launcher_);
+    failure_.set(no_launcher_);
   }
 }
 
 // NCCL or CUDA has failed on one of the group's threads. The core's failure detector reports lost peers.
-void Group::broken(const sdk::Failure& why) noexcept {
-  const bool is_first = fate_.decide(why);
+void Group::fail(const sdk::Failure& why) noexcept {
+  const bool is_first = failure_.set(why);
   if (is_first && why.status() != BP_PEER_LOST) host_.report_failure(why);
 }
 
-void Group::abort(const sdk::Failure& why) noexcept { fate_.overrule(why); }
+void Group::abort(const sdk::Failure& why) noexcept { failure_.set_by_core(why); }
 
 const void* Group::extension(std::string_view id) {
   if (id == BP_EXT_DEVICE) return memory_.device_table();
@@ -227,75 +206,79 @@ const void* Group::extension(std::string_view id) {
 }
 
 bool Group::progress(sdk::Poller::Sleep& sleep) {
-  if (stopped_) {
+  if (device_stopped_) {
     sleep.until_woken();
     return false;
   }
-  if (fate_.decided()) {
+  if (failure_.is_set()) {
     stop_device();
     return true;
   }
-  if (!is_on_device_) {  // and it stays there: to go back to device 0 would make a context there
-    check(api_, api_.cuda.set_device(device_), "choosing the device");
+  if (!is_on_device_) {  // for good: restoring device 0 would create a context there
+    check(api_, api_.cuda.set_device(device_), "setting the current device");
     is_on_device_ = true;
   }
-  bool moved = wire_.progress(sleep);
+  bool moved = transport_.progress(sleep);
   moved |= messages_.progress();
-  if (!gone_.empty() && !moved) {
-    const auto since = collectives_.waits_since();
-    for (const auto& [peer, left_at] : gone_) {
-      if (!since || Clock::now() <= std::max(left_at, *since) + grace(peer)) continue;
-      fate_.decide(gone(peer, how_it_left(peer)));
-      return true;
-    }
-    sleep.at_most(since ? 5'000'000 : 50'000'000);  // the next one begins without a notification
-  }
+  if (!moved && fail_overdue(sleep)) return true;
   if (messages_.busy()) sleep.at_most(sdk::Poller::kShortestPause);
   sleep.until_woken();
   return moved;
 }
 
-void Group::arrived(int32_t peer, const Frame& frame) {
-  if (frame.kind != FrameKind::kBye) return messages_.arrived(peer, frame);
+// Fails the group if a collective has waited for a disconnected peer longer than its grace.
+bool Group::fail_overdue(sdk::Poller::Sleep& sleep) {
+  if (disconnected_.empty()) return false;
+  const auto since = collectives_.waiting_since();
+  for (const auto& [peer, disconnected_at] : disconnected_) {
+    if (!since || Clock::now() <= std::max(disconnected_at, *since) + grace_of(peer)) continue;
+    failure_.set(loss_of(peer));
+    return true;
+  }
+  // Nothing wakes the poller when a collective is submitted.
+  sleep.at_most(since ? 5'000'000 : 50'000'000);
+  return false;
+}
+
+void Group::on_frame(int32_t peer, const Frame& frame) {
+  if (frame.kind != FrameKind::kGoodbye) return messages_.on_frame(peer, frame);
   said_goodbye_[static_cast<size_t>(peer)] = true;
-  messages_.lost(peer, gone(peer, kLeft), grace(peer));
+  messages_.lost(peer, loss_of(peer), grace_of(peer));
 }
 
-const char* Group::how_it_left(int32_t peer) const {
-  return said_goodbye_[static_cast<size_t>(peer)] ? kLeft : kVanished;
-}
-
-std::chrono::milliseconds Group::grace(int32_t peer) const {
-  return said_goodbye_[static_cast<size_t>(peer)] ? kFarewell : kGrace;
-}
-
-// A peer that left in an orderly way may have done its part of a collective that this rank has still to begin: it gets
-// some time. With a peer that died it cannot complete.
-void Group::end_of(int32_t peer) {
-  messages_.lost(peer, gone(peer, how_it_left(peer)), grace(peer));
-  gone_.emplace(peer, Clock::now());
+void Group::on_disconnect(int32_t peer) {
+  messages_.lost(peer, loss_of(peer), grace_of(peer));
+  disconnected_.emplace(peer, Clock::now());
   int32_t none = -1;
   if (!said_goodbye_[static_cast<size_t>(peer)]) first_lost_.compare_exchange_strong(none, peer);
 }
 
-// Ends what is in flight, on the device and off it. All communicators go together, so that no kernel waits behind one
-// that is stopped later; what they had in flight fails when the device has let go of the buffers. The channels first:
-// NCCL joins a communicator's launching thread inside ncclCommAbort, and that of the collectives may wait for a
-// channel's kernel.
+sdk::Failure Group::loss_of(int32_t peer) const { return lost_peer(peer, said_goodbye_[static_cast<size_t>(peer)]); }
+
+// A peer that left in order may have done its part of a collective that this rank has yet to begin. With a peer that
+// died, a collective cannot complete.
+std::chrono::nanoseconds Group::grace_of(int32_t peer) const {
+  return std::chrono::nanoseconds(said_goodbye_[static_cast<size_t>(peer)] ? base::grace::kOrderlyLeave
+                                                                           : base::grace::kBrokenConnection);
+}
+
+// Ends all operations in flight. Aborts all communicators together, so that no kernel waits behind one that is stopped
+// later. Operations fail once the device has released their buffers. The channels come first: NCCL joins a
+// communicator's launching thread in ncclCommAbort, and that of the collectives may wait for a channel's kernel.
 void Group::stop_device() noexcept {
-  stopped_ = true;
-  wire_.cut();  // the others learn of it at once
-  collectives_.look_once_more();
-  messages_.look_once_more();
+  device_stopped_ = true;
+  transport_.disconnect();
+  collectives_.collect_finished();
+  messages_.collect_finished();
   api_.nccl.group_start();
   messages_.abort();
   comm_->abort();
   api_.nccl.group_end();
-  while (!(collectives_.is_still() && messages_.is_still()) && !fate_.await_settled(0)) {
+  while (!(collectives_.is_idle() && messages_.is_idle()) && !failure_.await_device_stopped(0)) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
-  messages_.fail(fate_.why());
-  fate_.settle();
+  messages_.fail(failure_.cause());
+  failure_.set_device_stopped();
 }
 
 }  // namespace backplane::nccl

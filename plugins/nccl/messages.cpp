@@ -3,286 +3,249 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <string>
 #include <utility>
 
 namespace backplane::nccl {
 namespace {
 
-// A message's. A library that does not stop holds it up no longer than Fate allows.
+constexpr int64_t kFailureCheckInterval = 50'000'000;  // nanoseconds
+constexpr int64_t kEventCheckInterval = 100'000;       // nanoseconds
+constexpr size_t kMaxCopies = 64;                      // in the stream; a full stream would block the poller
+
+// Only empty messages are eager.
+constexpr sdk::Messenger::Limits kLimits{.eager = 0};
+
 class MessageWork final : public sdk::Work {
  public:
-  MessageWork(const Channel::Config& config, bool is_host, std::shared_ptr<MessageEnd> done,
-              std::function<void()> cancel, const Fate& fate)
-      : c_(config), is_host_(is_host), done_(std::move(done)), cancel_(std::move(cancel)), fate_(fate) {}
+  MessageWork(const Channel::Config& config, const GroupFailure& failure, std::shared_ptr<MessageCompletion> done)
+      : c_(config), failure_(failure), done_(std::move(done)) {}
+
+  const std::shared_ptr<MessageCompletion>& done() const { return done_; }
+  // False: the operation is done.
+  bool attach(std::unique_ptr<sdk::CompletionWork> operation) {
+    operation_ = std::move(operation);
+    return operation_ != nullptr;
+  }
+
+  // Ends with the group, even if its device does not stop.
   bool wait(int64_t timeout_ns) override {
     const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
     for (;;) {
       const int64_t left = deadline.left_ns();
-      if (done_->wait(left < 0 ? kTurn : std::min(left, kTurn))) return true;
-      if (fate_.decided() && fate_.await_settled(0)) done_->fail(fate_.why());
+      if (done_->wait(left < 0 ? kFailureCheckInterval : std::min(left, kFailureCheckInterval))) return true;
+      if (failure_.is_set() && failure_.await_device_stopped(0)) done_->fail(failure_.cause());
       if (deadline.passed()) return done_->wait(0);
     }
   }
-  void cancel() noexcept override { cancel_(); }
-  // A message is not notified when it enters a stream, only when it ends.
+  void cancel() noexcept override { operation_->cancel(); }
+  // Polls for the event, because nothing notifies when a message enters its stream.
   bool wait_on_stream(void* stream, int64_t timeout_ns) override {
-    if (is_host_) throw sdk::Failure(BP_UNSUPPORTED, "nccl: a message in host memory does not end in a stream");
+    if (done_->is_host) throw sdk::Failure(BP_UNSUPPORTED, "nccl: a message in host memory does not end in a stream");
     const sdk::Deadline deadline = sdk::Deadline::after(timeout_ns);
     for (;;) {
       if (wait(0)) return true;
-      if (const std::shared_ptr<const Event> point = done_->point()) {
+      if (const std::shared_ptr<const Event> event = done_->event()) {
         const OnDevice here(c_.api, c_.device);
-        check(c_.api, c_.api.cuda.stream_wait_event(static_cast<cudaStream_t>(stream), point->get(), 0),
-              "having a stream wait for a message");
+        check(c_.api, c_.api.cuda.stream_wait_event(static_cast<cudaStream_t>(stream), event->get(), 0),
+              "making a stream wait for a message");
         return true;
       }
       if (deadline.passed()) return false;
-      if (done_->wait(kLook)) return true;
+      if (done_->wait(kEventCheckInterval)) return true;
     }
   }
 
  private:
-  static constexpr int64_t kTurn = 50'000'000;  // nanoseconds
-  static constexpr int64_t kLook = 100'000;
   const Channel::Config& c_;
-  const bool is_host_;
-  const std::shared_ptr<MessageEnd> done_;
-  const std::function<void()> cancel_;
-  const Fate& fate_;
+  const GroupFailure& failure_;
+  const std::shared_ptr<MessageCompletion> done_;
+  std::unique_ptr<sdk::CompletionWork> operation_;
 };
 
-sdk::Failure nonsense(int32_t peer, const char* what) {
-  return {BP_PEER_LOST, "nccl: rank " + std::to_string(peer) + what, peer};
+[[noreturn]] void refuse_frame(int32_t peer, const std::string& what) {
+  throw sdk::Failure(BP_PEER_LOST, "rank " + std::to_string(peer) + " sent a malformed frame: " + what, peer);
+}
+
+std::shared_ptr<MessageCompletion> completion_of(const std::shared_ptr<sdk::Completion>& completion) {
+  return std::static_pointer_cast<MessageCompletion>(completion);
 }
 
 }  // namespace
 
-Messages::Messages(const Channel::Config& config, int32_t rank, int32_t world_size, Fate& fate, Wire& wire,
-                   std::function<void()> wake)
+Messages::Messages(const Channel::Config& config, int32_t rank, int32_t world_size, GroupFailure& failure,
+                   Transport& transport, std::function<void()> wake)
     : c_(config),
       rank_(rank),
-      fate_(fate),
-      wire_(wire),
+      failure_(failure),
+      transport_(transport),
       wake_(std::move(wake)),
+      messenger_(
+          rank, world_size,
+          [this](int32_t) {
+            has_frames_.store(true);
+            wake_();
+          },
+          kLimits,
+          [this](int32_t peer, uint64_t bytes, const sdk::Receive& receive) {
+            this->receive(peer, {receive.data, bytes, completion_of(receive.received), nullptr});
+          }),
       peers_(static_cast<size_t>(world_size)),
-      copying_(config.api, config.device) {}
+      copy_stream_(config.api, config.device) {}
 
 std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
-  if (op.kind == BP_SEND) return send(op);
-  bool is_posted = false;
+  const bp_buffer& buffer = op.kind == BP_SEND ? op.input : op.output;
+  const uint64_t bytes = buffer.count * bp_dtype_size(op.dtype);
+  const bool is_host = buffer.memory == BP_HOST;
+  std::unique_ptr<MessageWork> work;
+  // Allocates before the operation becomes visible to others: after BP_RESOURCE the caller frees its buffer.
   try {
-    return recv(op, is_posted);
+    auto done = std::make_shared<MessageCompletion>(is_host, is_host || bytes == 0 ? nullptr : event_of(op));
+    work = std::make_unique<MessageWork>(c_, failure_, std::move(done));
   } catch (...) {
-    if (op.message != nullptr && !is_posted) mailbox_.drop(op.message);
+    if (op.message != nullptr) messenger_.drop(op.message);
     throw;
   }
+  const bool is_pending = work->attach(
+      op.kind == BP_SEND
+          ? messenger_.send(op.peer, op.tag, buffer.data, bytes, work->done())
+          : messenger_.recv({op.peer, op.tag, buffer.data, bytes, op.result, work->done(), 0, false}, op.message));
+  return is_pending ? std::move(work) : nullptr;
 }
 
-Transfer Messages::transfer(const bp_op& op, const bp_buffer& buffer, std::shared_ptr<MessageEnd> done) {
-  const uint64_t bytes = buffer.count * bp_dtype_size(op.dtype);
-  Transfer made{buffer.data, bytes, buffer.memory == BP_HOST, {}, std::move(done)};
+// An event after the current work of the caller's stream. Messages of a batch share it, because nothing is added to the
+// stream between them. Calls CUDA without the lock: a full stream blocks the call, and the thread that would empty the
+// stream may need the lock.
+std::shared_ptr<const Event> Messages::event_of(const bp_op& op) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): of BP_NO_STREAM
-  if (!made.is_host && bytes > 0 && op.stream != BP_NO_STREAM) made.after = point_of(op);
-  return made;
-}
-
-// What its stream holds by now. Nothing has come into it since the message before it in a batch. CUDA is called without
-// the lock: it blocks while the stream's queue is full, and what empties that may have to come through here.
-std::shared_ptr<const Event> Messages::point_of(const bp_op& op) {
+  if (op.stream == BP_NO_STREAM) return nullptr;
   const Batch here = {std::this_thread::get_id(), op.stream, op.seq, nullptr};
-  std::shared_ptr<const Event> point = take_batch(here);
-  if (!point) {
+  std::shared_ptr<const Event> event = take_batch(here);
+  if (!event) {
     const OnDevice on_device(c_.api, c_.device);
-    point = std::make_shared<const Event>(c_.pool, static_cast<cudaStream_t>(op.stream));
+    event = std::make_shared<const Event>(c_.pool, static_cast<cudaStream_t>(op.stream));
   }
   if ((op.flags & BP_OP_MORE) != 0) {
-    const std::lock_guard lock(mutex_);
-    batch_ = {here.thread, here.stream, here.next + 1, point};
+    const std::lock_guard lock(batch_mutex_);
+    batch_ = {here.thread, here.stream, here.next + 1, event};
   }
-  return point;
+  return event;
 }
 
 // The event of the batch that continues here, or null.
 std::shared_ptr<const Event> Messages::take_batch(const Batch& here) {
-  const std::lock_guard lock(mutex_);
-  const bool goes_on = batch_.thread == here.thread && batch_.stream == here.stream && batch_.next == here.next;
-  std::shared_ptr<const Event> point = std::exchange(batch_.point, nullptr);
-  return goes_on ? point : nullptr;
+  const std::lock_guard lock(batch_mutex_);
+  const bool continues = batch_.thread == here.thread && batch_.stream == here.stream && batch_.next == here.next;
+  std::shared_ptr<const Event> event = std::exchange(batch_.event, nullptr);
+  return continues ? event : nullptr;
 }
 
-std::unique_ptr<sdk::Work> Messages::work(bool is_host, std::shared_ptr<MessageEnd> done,
-                                          std::function<void()> cancel) const {
-  return std::make_unique<MessageWork>(c_, is_host, std::move(done), std::move(cancel), fate_);
-}
-
-// After BP_RESOURCE the caller frees the buffers. The Work is therefore made before the operation becomes visible to
-// other threads; nothing fails afterwards.
-std::unique_ptr<sdk::Work> Messages::send(const bp_op& op) {
-  auto done = std::make_shared<MessageEnd>();
-  Transfer mine = transfer(op, op.input, done);
-  const uint64_t bytes = mine.bytes;
-  const bool is_host = mine.is_host;
-  if (op.peer == rank_) return send_to_self(op.tag, std::move(mine));
-  std::unique_ptr<sdk::Work> made;
-  std::map<uint64_t, Transfer> entry;
-  {
-    const std::lock_guard lock(mutex_);
-    if (failed_) throw *failed_;
-    Peer& peer = at(op.peer);
-    if (peer.lost) throw *peer.lost;
-    const uint64_t id = ++next_id_;
-    if (bytes > 0) {
-      made = work(is_host, std::move(done), [this, peer = op.peer, id] { cancel_send(peer, id); });
-      entry.emplace(id, std::move(mine));
+void Messages::on_frame(int32_t peer, const Frame& frame) {
+  try {
+    if (frame.kind == FrameKind::kMessage) return messenger_.arrived(peer, frame.head, {});
+    if (frame.kind != FrameKind::kChannel) {
+      refuse_frame(peer, "kind " + std::to_string(static_cast<uint32_t>(frame.kind)) + " is unknown");
     }
-    wire_.send(op.peer, {bytes == 0 ? FrameKind::kEmpty : FrameKind::kAnnounce, 0, op.tag, id, bytes, {}});
-    peer.out.merge(entry);
+    if (at(peer).receiving) refuse_frame(peer, "it opens a second channel");
+  } catch (const sdk::Failure& malformed) {
+    throw sdk::Failure(
+        BP_INTERNAL,
+        std::string("nccl: ") + malformed.what() + "; run the same version with the same options on all ranks", peer);
   }
-  wake_();
-  return made;
+  at(peer).receiving = std::make_unique<Channel>(c_, false, frame.channel);
 }
 
-std::unique_ptr<sdk::Work> Messages::recv(const bp_op& op, bool& is_posted) {
-  auto done = std::make_shared<Incoming>();
-  Transfer mine = transfer(op, op.output, nullptr);
-  done->is_host = mine.is_host;
-  done->after = std::move(mine.after);
-  {
-    const std::lock_guard lock(mutex_);
-    if (failed_) throw *failed_;
-  }
-  // Once a message is found for it, it is soon done, unless the sender withdraws that.
-  std::unique_ptr<sdk::Work> made = work(mine.is_host, done, [this, done] {
-    done->is_cancelled.store(true);
-    mailbox_.cancel(done.get());
-  });
-  sdk::Receive receive{op.peer, op.tag, mine.data, mine.bytes, op.result, done, 0, false};
-  is_posted = true;
-  if (op.message == nullptr) {
-    mailbox_.take(std::move(receive));
-  } else {
-    mailbox_.take(op.message, std::move(receive));
-  }
-  wake_();
-  return made;
-}
-
-void Messages::tell(int32_t peer, FrameKind kind, uint64_t id) { wire_.send(peer, {kind, 0, 0, id, 0, {}}); }
-
-void Messages::arrived(int32_t peer, const Frame& frame) {
-  switch (frame.kind) {
-    case FrameKind::kEmpty:
-      return mailbox_.deliver(peer, frame.tag, {});
-    case FrameKind::kAnnounce: {
-      {
-        const std::lock_guard lock(mutex_);
-        if (frame.size == 0 || !at(peer).in.emplace(frame.id, Announced{frame.size, {}}).second) {
-          throw nonsense(peer, " announced a message that cannot be");
-        }
-      }
-      return mailbox_.announce(peer, frame.tag, frame.size, frame.id,
-                               [this, peer, id = frame.id](sdk::Receive* receive) { return fetch(peer, id, receive); });
-    }
-    case FrameKind::kReady:
-      return begin_send(peer, frame.id);
-    case FrameKind::kRefused: {
-      const std::lock_guard lock(mutex_);
-      const auto found = at(peer).out.find(frame.id);
-      if (found == at(peer).out.end()) return;
-      found->second.done->finish();
-      at(peer).out.erase(found);
-      return;
-    }
-    case FrameKind::kBegin:
-      return begin_recv(peer, frame);
-    case FrameKind::kWithdraw:
-      return withdrawn(peer, frame.id);
-    default:
-      throw nonsense(peer, " sent a frame that makes no sense");
-  }
-}
-
-// A receive has taken an announced message, or found it too long. The mailbox's lock is held.
-bool Messages::fetch(int32_t peer, uint64_t id, sdk::Receive* receive) {
-  const std::lock_guard lock(mutex_);
-  const auto found = at(peer).in.find(id);
-  if (found == at(peer).in.end()) return false;
-  tell(peer, receive == nullptr ? FrameKind::kRefused : FrameKind::kReady, id);
-  if (receive == nullptr) {
-    at(peer).in.erase(found);
-  } else {
-    found->second.receive = *receive;
-  }
-  wake_();
+bool Messages::pass_new_frames() {
+  if (!has_frames_.exchange(false)) return false;
+  pass_frames();
   return true;
 }
 
-Transfer Messages::incoming(const sdk::Receive& receive, uint64_t bytes) {
-  auto done = std::static_pointer_cast<Incoming>(receive.received);
-  return {receive.data, bytes, done->is_host, std::move(done->after), done};
+void Messages::pass_frames() {
+  for (int32_t peer = 0; peer < static_cast<int32_t>(peers_.size()); ++peer) {
+    while (messenger_.next(peer, frame_)) pass(peer);
+  }
 }
 
-void Messages::begin_send(int32_t peer, uint64_t id) {
-  const std::lock_guard lock(mutex_);
-  Peer& to = at(peer);
-  const auto found = to.out.find(id);
-  if (found == to.out.end()) return;  // withdrawn meanwhile
-  Frame begin{FrameKind::kBegin, 0, 0, id, found->second.bytes, {}};
-  if (!to.sending) {
-    begin.channel = Communicator::new_id(c_.api);
-    begin.has_channel = 1;
-    to.sending = std::make_unique<Channel>(c_, true, begin.channel);
+// Passes frame_ to the transport, and its data to the channel.
+void Messages::pass(int32_t peer) {
+  const bool has_data = frame_.buffer && !frame_.data.empty();
+  if (peer == rank_) {
+    messenger_.arrived(rank_, frame_.head, {});
+  } else {
+    std::unique_ptr<Channel>& channel = at(peer).sending;
+    if (has_data && !channel) {
+      const ncclUniqueId id = Communicator::new_id(c_.api);
+      channel = std::make_unique<Channel>(c_, true, id);
+      transport_.send(peer, {.kind = FrameKind::kChannel, .channel = id});
+    }
+    transport_.send(peer, {.kind = FrameKind::kMessage, .head = frame_.head});
+    if (has_data) channel->add(outgoing());
   }
-  wire_.send(peer, begin);
-  to.sending->enter(std::move(found->second));
-  to.out.erase(found);
+  frame_ = {};  // ends the send, unless a channel or copy has taken the buffer
 }
 
-void Messages::begin_recv(int32_t peer, const Frame& frame) {
-  const std::lock_guard lock(mutex_);
-  Peer& from = at(peer);
-  const auto found = from.in.find(frame.id);
-  if (found == from.in.end() || !found->second.receive || found->second.size != frame.size ||
-      (!from.receiving && frame.has_channel == 0)) {
-    throw nonsense(peer, " began a message that nobody took");
-  }
-  if (!from.receiving) from.receiving = std::make_unique<Channel>(c_, false, frame.channel);
-  from.receiving->enter(incoming(*found->second.receive, found->second.size));
-  from.in.erase(found);
+Transfer Messages::outgoing() const {
+  auto* const data = const_cast<std::byte*>(frame_.data.data());
+  return {data, frame_.data.size(), completion_of(frame_.buffer->sent()), frame_.buffer};
 }
 
-void Messages::withdrawn(int32_t peer, uint64_t id) {
-  mailbox_.withdraw(peer, id);
-  std::optional<sdk::Receive> receive;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = at(peer).in.find(id);
-    if (found == at(peer).in.end()) return;
-    receive = std::move(found->second.receive);
-    at(peer).in.erase(found);
+// The data of a message begins to arrive.
+void Messages::receive(int32_t peer, Transfer transfer) {
+  if (transfer.bytes == 0) return transfer.done->finish();
+  if (peer == rank_) return copy_to_self(std::move(transfer));
+  if (!at(peer).receiving) {
+    refuse_frame(peer, "it brings data before a channel is open");
   }
-  if (!receive) return;
-  const std::shared_ptr<sdk::Completion> done = receive->received;
-  mailbox_.restore(std::move(*receive));
-  if (static_cast<Incoming&>(*done).is_cancelled.load()) mailbox_.cancel(done.get());
+  at(peer).receiving->add(std::move(transfer));
 }
 
-void Messages::cancel_send(int32_t peer, uint64_t id) noexcept {
-  try {
-    const std::lock_guard lock(mutex_);
-    const auto found = at(peer).out.find(id);
-    if (found == at(peer).out.end()) return;  // it is in the channel, and soon done
-    if (peer != rank_) tell(peer, FrameKind::kWithdraw, id);
-    found->second.done->fail(cancelled_);
-    at(peer).out.erase(found);
-  } catch (const std::bad_alloc&) {
-    fate_.decide(no_memory_);
-    return;
+void Messages::copy_to_self(Transfer to) {
+  Transfer from = outgoing();
+  if (from.done->is_host && to.done->is_host) {
+    std::memcpy(to.data, from.data, from.bytes);
+    return to.done->finish();
   }
-  if (peer == rank_) mailbox_.withdraw(rank_, id);
-  wake_();
+  copies_.emplace_back();
+  copies_.back().from = std::move(from);
+  copies_.back().to = std::move(to);
+}
+
+bool Messages::progress_copies() {
+  if (copies_.empty()) return false;
+  const OnDevice here(c_.api, c_.device);
+  for (size_t i = 0; i < std::min(copies_.size(), kMaxCopies); ++i) {
+    if (!copies_[i].end) start(copies_[i]);
+  }
+  return std::erase_if(copies_, [](const Copy& copy) {
+           if (!copy.end || !copy.end->passed()) return false;
+           if (copy.to.done->is_host) std::memcpy(copy.to.data, copy.pinned.data(), copy.to.bytes);
+           copy.from.done->finish();
+           copy.to.done->finish();
+           return true;
+         }) > 0;
+}
+
+void Messages::start(Copy& copy) {
+  const auto& [from, to, pinned, end] = copy;
+  for (const Transfer* const each : {&from, &to}) {
+    const Event* const after = each->done->after.get();
+    if (after != nullptr) {
+      check(c_.api, c_.api.cuda.stream_wait_event(copy_stream_.get(), after->get(), 0), "ordering a message");
+    }
+  }
+  const bool from_host = from.done->is_host;
+  const bool to_host = to.done->is_host;
+  if (from_host || to_host) copy.pinned = PooledMemory(c_.pool, from.bytes, MemoryKind::kHost);
+  if (from_host) std::memcpy(pinned.data(), from.data, from.bytes);
+  check(c_.api,
+        c_.api.cuda.memcpy_async(to_host ? pinned.data() : to.data, from_host ? pinned.data() : from.data, from.bytes,
+                                 cudaMemcpyDefault, copy_stream_.get()),
+        "copying a message of this rank to itself");
+  copy.end = std::make_shared<const Event>(c_.pool, copy_stream_.get());
+  for (const Transfer* const each : {&from, &to}) {
+    if (!each->done->is_host) each->done->set_event(copy.end);
+  }
 }
 
 void Messages::each_channel(const std::function<void(int32_t peer, Channel& channel)>& body) const {
@@ -293,7 +256,8 @@ void Messages::each_channel(const std::function<void(int32_t peer, Channel& chan
 }
 
 bool Messages::progress() {
-  bool moved = progress_copies();
+  bool moved = pass_new_frames();
+  moved |= progress_copies();
   each_channel([this, &moved](int32_t peer, Channel& channel) { moved |= progress_channel(peer, channel); });
   return moved;
 }
@@ -304,73 +268,54 @@ bool Messages::progress_channel(int32_t rank, Channel& channel) {
   try {
     if (channel.progress()) return true;
   } catch (const sdk::Failure& why) {
-    if (peer.lost) throw sdk::Failure(*peer.lost);  // which NCCL noticed, too
+    if (peer.lost) throw sdk::Failure(*peer.lost);  // NCCL reports a consequence of it
     throw sdk::Failure(why.status(), std::string(why.what()) + " (a message with rank " + std::to_string(rank) + ")",
                        why.status() == BP_PEER_LOST ? rank : -1, why.native_code());
   }
-  const auto since = peer.lost ? channel.waits_since() : std::nullopt;
+  const auto since = peer.lost ? channel.waiting_since() : std::nullopt;
   if (since && Clock::now() > std::max(peer.lost_at, *since) + peer.grace) throw sdk::Failure(*peer.lost);
   return false;
 }
 
-bool Messages::busy() {
-  bool is_busy = false;
+bool Messages::busy() const {
+  bool is_busy = !copies_.empty();
   each_channel([&is_busy](int32_t, Channel& channel) { is_busy |= channel.busy(); });
-  const std::lock_guard lock(mutex_);
-  return is_busy || !copies_.empty();
+  return is_busy;
 }
 
-void Messages::lost(int32_t peer, const sdk::Failure& why, std::chrono::milliseconds grace) {
-  {
-    const std::lock_guard lock(mutex_);
-    Peer& gone = at(peer);
-    if (gone.lost) return;
-    gone.lost.emplace(why);
-    gone.lost_at = Clock::now();
-    gone.grace = grace;
-    gone.fail_announced(why);
-  }
-  mailbox_.drop_peer(peer, why, peers_.size() - 1);
+void Messages::lost(int32_t peer, const sdk::Failure& why, std::chrono::nanoseconds grace) {
+  Peer& lost = at(peer);
+  if (lost.lost) return;
+  lost.lost.emplace(why);
+  lost.lost_at = Clock::now();
+  lost.grace = grace;
+  messenger_.lost(peer, why);
 }
 
-void Messages::look_once_more() noexcept {
-  each_channel([](int32_t, Channel& channel) { channel.look_once_more(); });
+void Messages::collect_finished() noexcept {
+  each_channel([](int32_t, Channel& channel) { channel.collect_finished(); });
 }
 
 void Messages::abort() noexcept {
   each_channel([](int32_t, Channel& channel) { channel.abort(); });
 }
 
-bool Messages::is_still() noexcept {
-  bool is_still = true;
-  each_channel([&is_still](int32_t, Channel& channel) { is_still = is_still && channel.is_still(); });
-  const std::lock_guard lock(mutex_);
-  return is_still && (copies_.empty() || copying_.is_still(c_.pool, last_));
-}
-
-void Messages::Peer::fail_announced(const sdk::Failure& why) noexcept {
-  for (const auto& [id, transfer] : out) transfer.done->fail(why);
-  for (const auto& [id, announced] : in) {
-    if (announced.receive) announced.receive->received->fail(why);
-  }
-  out.clear();
-  in.clear();
+bool Messages::is_idle() noexcept {
+  bool is_idle = copies_.empty() || copy_stream_.is_idle(c_.pool, last_);
+  each_channel([&is_idle](int32_t, Channel& channel) { is_idle = is_idle && channel.is_idle(); });
+  return is_idle;
 }
 
 void Messages::fail(const sdk::Failure& why) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failed_) return;
-    failed_.emplace(why);
-    for (Peer& peer : peers_) peer.fail_announced(why);
-    for (const Copy& copy : copies_) {
-      copy.from.done->fail(why);
-      copy.to.done->fail(why);
-    }
-    copies_.clear();
+  if (frame_.buffer) frame_.buffer->sent()->fail(why);
+  for (const Copy& copy : copies_) {
+    copy.from.done->fail(why);
+    copy.to.done->fail(why);
   }
   each_channel([&why](int32_t, Channel& channel) { channel.fail(why); });
-  mailbox_.close(why, why);
+  messenger_.abort(why);
+  copies_.clear();
+  frame_ = {};
 }
 
 void Messages::close(int64_t timeout_ns) {

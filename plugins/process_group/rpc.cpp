@@ -13,8 +13,8 @@ namespace {
 
 constexpr uint64_t kFrameTag = 1;
 constexpr uint64_t kPartTags = uint64_t{1} << 48;      // plus number * kMaxParts + part
-constexpr int64_t kMaxOrderWaitNs = 1'000'000'000;     // of a message that must come after earlier ones
-constexpr int64_t kControlTimeoutNs = 60'000'000'000;  // of a message that tells a peer what became of another one
+constexpr int64_t kMaxOrderWaitNs = 1'000'000'000;     // of an ordered message for earlier ones
+constexpr int64_t kControlTimeoutNs = 60'000'000'000;  // of a refusal, withdrawal or receipt
 constexpr auto kPause = std::chrono::milliseconds(1);  // after a message that could not be received
 
 uint64_t tag_of(uint64_t number, size_t part) { return kPartTags | ((number * kMaxParts + part) & (kPartTags - 1)); }
@@ -127,16 +127,16 @@ void Agent::listen() {
   for (;;) {
     if (const auto failure = receive_frame(&frame, &from, &bytes)) {
       if (cause()) return;
-      // After a message that was too long, for example, the next one can be received.
+      // Receiving continues, for example after a message that was too long.
       const int32_t status = failure->status();
       if (status == BP_INVALID || status == BP_TIMEOUT || status == BP_CANCELLED) {
-        host_.log(BP_LOG_WARN, std::string("a message was dropped: ").append(failure->what()));
+        host_.log(dropped_, BP_LOG_WARN, std::string("a message was dropped: ").append(failure->what()));
         std::unique_lock lock(mutex_);
         changed_.wait_for(lock, kPause, [this] { return abort_cause_.has_value(); });
         continue;
       }
       host_.log(status == BP_PEER_LOST ? BP_LOG_INFO : BP_LOG_ERROR,
-                std::string("nothing more is received: ").append(failure->what()));
+                std::string("receiving has ended: ").append(failure->what()));
       {
         const std::lock_guard lock(mutex_);
         receive_failure_.emplace(*failure);
@@ -147,7 +147,7 @@ void Agent::listen() {
     try {
       handle_frame(from, std::string_view(frame).substr(0, bytes));
     } catch (const std::exception& e) {
-      host_.log(BP_LOG_WARN, std::string("a message was dropped: ") + e.what());
+      host_.log(dropped_, BP_LOG_WARN, std::string("a message was dropped: ") + e.what());
     }
   }
 }
@@ -165,11 +165,11 @@ std::unique_ptr<sdk::Failure> Agent::receive_frame(std::string* frame, int32_t* 
   return nullptr;
 }
 
-// Neither side understands the other: both report it instead of waiting for replies.
+// Both sides report the difference instead of waiting for replies.
 void Agent::reject_version(int32_t peer, const std::string& version) {
   std::string text = "rank ";
-  text.append(std::to_string(peer)).append(" speaks version ").append(version).append(" of this agent's frames, and ");
-  text.append("this worker version ").append(kVersion).append("; let all workers run the same version of Backplane");
+  text.append(std::to_string(peer)).append(" uses version ").append(version).append(" of this agent's frames, and ");
+  text.append("this worker version ").append(kVersion).append("; run the same version of Backplane on all workers");
   const sdk::Failure why(BP_UNSUPPORTED, text, peer);
   {
     const std::lock_guard lock(mutex_);
@@ -177,9 +177,9 @@ void Agent::reject_version(int32_t peer, const std::string& version) {
   }
   host_.log(BP_LOG_WARN, text);
   core_.lost(peer, why);
-  Frame greeting;  // to no message: its version is what counts
-  greeting.withdrawn = true;
-  send_control(peer, greeting, "", kControlTimeoutNs);
+  Frame version_notice;  // belongs to no message: the peer reads only its version
+  version_notice.withdrawn = true;
+  send_control(peer, version_notice, "", kControlTimeoutNs);
 }
 
 void Agent::handle_frame(int32_t from, std::string_view bytes) {
@@ -201,7 +201,7 @@ void Agent::handle_frame(int32_t from, std::string_view bytes) {
   }
 }
 
-// Tells the sender, which waits for a reply and for the parts to be received.
+// Reports the refusal to the sender, which waits for a reply and for the parts to be received.
 void Agent::refuse(int32_t to, const Frame& frame, const sdk::Failure& why) {
   if (frame.number == 0 || frame.refusal != 0) return;
   Frame head;
@@ -211,7 +211,7 @@ void Agent::refuse(int32_t to, const Frame& frame, const sdk::Failure& why) {
   send_control(to, head, why.what(), BP_NO_TIMEOUT);
 }
 
-// Tells the receiver, which waits for the rest and holds back ordered messages behind it.
+// Reports the withdrawal to the receiver, which waits for the other parts and holds back later ordered messages.
 void Agent::withdraw(const Transfer& transfer) {
   if (transfer.failure->status() == BP_PEER_LOST) return;
   Frame head;
@@ -232,10 +232,10 @@ void Agent::send_control(int32_t to, Frame head, const std::string& text, int64_
     if (!transfer.works.empty()) add(std::move(transfer));
   } catch (const std::exception& e) {
     const auto* const failure = dynamic_cast<const sdk::Failure*>(&e);
-    const bool has_left = failure != nullptr && failure->status() == BP_PEER_LOST;  // and waits for nothing
-    std::string line = "rank ";
-    line.append(std::to_string(to)).append(" cannot be told what became of a message: ").append(e.what());
-    host_.log(has_left ? BP_LOG_INFO : BP_LOG_WARN, line);
+    const bool has_left = failure != nullptr && failure->status() == BP_PEER_LOST;  // it does not wait for this
+    std::string line = "cannot send rank ";
+    line.append(std::to_string(to)).append(" a refusal, withdrawal or receipt: ").append(e.what());
+    host_.log(unsent_, has_left ? BP_LOG_INFO : BP_LOG_WARN, line);
   }
 }
 
@@ -255,7 +255,7 @@ void Agent::on_refused(int32_t by, const Frame& frame, std::string_view bytes) {
   report_failed(by, frame.number, frame.id, refusal);
 }
 
-// Once: an abandoned message may be refused by its receiver as well.
+// Reports a message once: its receiver may refuse it after its sender has withdrawn it.
 void Agent::report_failed(int32_t to, uint64_t number, uint64_t id, const sdk::Failure& why) {
   constexpr size_t kMaxFailed = 4096;
   {
@@ -295,7 +295,7 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
       if (work) transfer.works.push_back(std::move(work));
     }
   } catch (...) {
-    // The memory stays until the transport writes to it no more.
+    // The memory must stay until the transport no longer writes to it.
     for (const auto& work : transfer.works) work->cancel();
     transfer.ended = [incoming](const sdk::Failure*) {};
     transfer.works.empty() ? end_messages(transfer) : add(std::move(transfer));
@@ -306,7 +306,7 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
       transfer.ended(nullptr);
       return end_messages(transfer);
     }
-    // An unnumbered message, such as a goodbye, which would end the messages sent before it.
+    // A message with id 0, such as a goodbye, must not overtake earlier ones.
     transfer.ordered = key;
     transfer.set_deadline(kMaxOrderWaitNs, "");
   }
@@ -321,7 +321,7 @@ void Agent::deliver(int32_t from, const Frame& frame, const std::shared_ptr<Inco
   for (size_t i = 0; i < frame.parts.size(); ++i) {
     const Part& part = frame.parts[i];
     if (part.offset == 0 && incoming->results[i].bytes != part.bytes) {
-      return refuse(from, frame, sdk::Failure(BP_INVALID, "a part of it was not as long as its frame said"));
+      return refuse(from, frame, sdk::Failure(BP_INVALID, "a part of it has another size than its frame declares"));
     }
     if (i > 0) buffers.push_back({incoming->parts[i], part.bytes, BP_HOST, 0});
   }
@@ -348,7 +348,7 @@ void Agent::abort(const sdk::Failure& why) noexcept {
     progress_.notify_all();
   }
   inner_.abort(why);
-  for (std::thread& thread : threads_) thread.join();  // they deliver nothing more
+  for (std::thread& thread : threads_) thread.join();  // then nothing is delivered
   memory_->close();
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages over a process group's send and recv, of any backend. One thread receives frames from all peers. A few
-// threads wait for the transfers in turn, so a peer that does not respond does not delay the others.
+// RPC messages over the send and recv of a process group of any backend. One thread receives frames from all peers. A
+// few threads wait for the transfers in turn, so a peer that does not respond does not delay the others.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ class Agent final : public sdk::RpcAgent {
   using Clock = std::chrono::steady_clock;
   // The sender of a message and its number there; later messages have larger ones.
   using MessageKey = std::pair<int32_t, uint64_t>;
-  // Of a message of this worker to that peer.
+  // The key of a message from this worker to that peer.
   static MessageKey key_of_sent(int32_t to, uint64_t number) { return {-1 - to, number}; }
   static int32_t destination_of(const MessageKey& outgoing) { return -1 - outgoing.first; }
 
@@ -45,7 +45,7 @@ class Agent final : public sdk::RpcAgent {
   struct Transfer {
     uint64_t number = 0;                  // of an outgoing multipart message; else 0
     std::optional<MessageKey> multipart;  // set for a multipart message
-    std::optional<MessageKey> ordered;    // set for a message that ends after all earlier ones, and with its receipt
+    std::optional<MessageKey> ordered;    // set for a message that must end after all earlier ones and its receipt
     std::vector<std::unique_ptr<sdk::Work>> works;
     std::optional<Clock::time_point> deadline;
     const char* timeout_text = "";                            // its failure at the deadline
@@ -81,7 +81,7 @@ class Agent final : public sdk::RpcAgent {
   bool is_abandoned(const Transfer& transfer) const;
   void add(Transfer transfer);
   void wait();
-  // Waits for at most this long. True if it has ended.
+  // Waits at most this long. Returns true if the transfer has ended.
   bool drive(Transfer* transfer, int64_t slice_ns);
   void finish(Transfer* transfer);
   void end_messages(const Transfer& transfer);
@@ -92,6 +92,8 @@ class Agent final : public sdk::RpcAgent {
   const sdk::Inner inner_;
   const sdk::RpcHost core_;
   const sdk::Host host_;
+  base::LogLimit dropped_;  // messages of others
+  base::LogLimit unsent_;   // control frames
   const std::shared_ptr<sdk::BlockPool> memory_;
   std::atomic<uint64_t> last_number_ = 0;
 

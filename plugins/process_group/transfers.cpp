@@ -23,7 +23,7 @@ bool Agent::is_abandoned(const Transfer& transfer) const {
   return found != multipart_.end() && found->second;
 }
 
-// Whether all multipart messages before this one have ended, and this one, if it waits for its receipt.
+// Whether all earlier multipart messages have ended. If this message waits for its receipt, it must have ended as well.
 bool Agent::is_first(const MessageKey& key, int64_t slice_ns) {
   std::unique_lock lock(mutex_);
   return progress_.wait_for(lock, std::chrono::nanoseconds(slice_ns), [this, &key] {
@@ -51,7 +51,7 @@ void Agent::add(Transfer transfer) {
   }
 }
 
-// The waiting threads take transfers in turn. After abort all works end by themselves, and the queue empties.
+// The waiting threads take transfers in turn. After an abort all works end, and the queue becomes empty.
 void Agent::wait() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -83,7 +83,7 @@ bool Agent::drive(Transfer* transfer, int64_t slice_ns) {
     transfer->works.pop_back();
     for (const auto& work : transfer->works) work->cancel();
     // The first failure is reported once no work uses the buffers any more.
-    const bool by_limit = late && failure.status() == BP_CANCELLED;  // not of another cause, as a death
+    const bool by_limit = late && failure.status() == BP_CANCELLED;  // any other status has another cause
     if (!transfer->failure && by_limit) transfer->failure.emplace(BP_TIMEOUT, transfer->timeout_text);
     if (!transfer->failure) transfer->failure.emplace(failure);
     if (!transfer->works.empty()) return false;
@@ -94,8 +94,8 @@ bool Agent::drive(Transfer* transfer, int64_t slice_ns) {
   return true;
 }
 
-// A refusal by the receiver replaces the failure of the works cancelled for it. Without one the receiver waits for
-// parts that will not come.
+// A refusal by the receiver replaces the failure of the works that were cancelled because of it. Without a refusal the
+// receiver must be told, because it waits for parts that will not arrive.
 void Agent::finish(Transfer* transfer) {
   const auto refusal = take_refusal(transfer->number);
   if (refusal) transfer->failure.emplace(*refusal);

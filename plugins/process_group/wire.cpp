@@ -73,7 +73,7 @@ void decode(std::string_view bytes, uint64_t max_bytes, Frame* frame) {
   const uint64_t room = (bytes.size() - sizeof(head)) / sizeof(Part);
   const bool is_ours = bytes.starts_with(kName) && bytes.substr(kName.size()).starts_with(kVersion);
   if (!is_ours || head.parts == 0 || head.parts > kMaxParts || head.parts > room) {
-    throw sdk::Failure(BP_INVALID, "a message on the group is no frame of an RPC agent");
+    throw sdk::Failure(BP_INVALID, "a message on the group is not a frame of this RPC agent");
   }
   frame->number = head.number;
   frame->id = head.id;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "backplane/base/op_digest.hpp"
 #include "collectives.hpp"
 
 namespace backplane::shm {
@@ -45,7 +46,7 @@ struct Collectives::Call {
         output{static_cast<std::byte*>(op.output.data), op.output.count * element},
         scalar(reduces() && op.reduce_op == BP_PREMUL_SUM ? static_cast<const std::byte*>(op.scalar) : nullptr),
         averages(reduces() && op.reduce_op == BP_AVG),
-        context{deadline, digest()} {
+        context{deadline, base::digest_with_counts(op, ranks).value()} {
     if (op.kind == BP_BROADCAST) input = output;
   }
 
@@ -86,28 +87,6 @@ struct Collectives::Call {
   }
   uint64_t max_size(const uint64_t* counts) const {
     return counts == nullptr ? 0 : *std::max_element(counts, counts + world_size) * element;
-  }
-  // FNV-1a hash of the parameters that must be equal on all ranks.
-  uint32_t digest() const {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    const auto add = [&hash](uint64_t number) { hash = (hash ^ number) * UINT64_C(0x100000001b3); };
-    add(op.kind);
-    if (op.kind == BP_BARRIER) return static_cast<uint32_t>(hash >> 32);
-    add(op.dtype);
-    add(op.reduce_op);
-    add(static_cast<uint64_t>(root));
-    if (!varies) {
-      // The count N of the table in op.h, which is that of the input or of the output.
-      const auto ranks = static_cast<uint64_t>(world_size);
-      uint64_t count = op.input.count;
-      if (op.kind == BP_BROADCAST || op.kind == BP_SCATTER || op.kind == BP_REDUCE_SCATTER) count = op.output.count;
-      if (op.kind == BP_ALL_TO_ALL) count /= ranks;
-      add(count);
-    } else if (op.kind == BP_ALL_GATHERV || op.kind == BP_REDUCE_SCATTERV) {
-      const uint64_t* const counts = op.kind == BP_ALL_GATHERV ? op.out_counts : op.in_counts;
-      for (int32_t rank = 0; rank < world_size; ++rank) add(counts[rank]);
-    }
-    return static_cast<uint32_t>(hash >> 32);
   }
 };
 

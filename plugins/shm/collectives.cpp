@@ -100,8 +100,8 @@ uint64_t Collectives::agree_on_max(const Call& call, uint64_t mine, int32_t only
   return max_size;
 }
 
-// For patterns in which each rank learns from each other, so that all decide alike. Ranks try both ways, announce their
-// times, and use the faster way from then on.
+// For patterns in which each rank hears from every other. Ranks try both ways, announce their times, and use the faster
+// way from then on. All ranks decide on the same times.
 void Collectives::exchange_measured(const Call& call, Pattern& pattern) {
   const uint64_t size = pattern.size;
   if (size <= kEagerLimit) return exchange(call, pattern);
@@ -128,8 +128,8 @@ void Collectives::exchange_measured(const Call& call, Pattern& pattern) {
   }
 }
 
-// For patterns in which ranks learn only from the root. The root tries both ways and announces its choice. With more
-// ranks than processors all end each try with a barrier, so that it measures all ranks.
+// For patterns in which ranks hear only from the root. The root tries both ways and announces its choice. With more
+// ranks than processors each try ends with a barrier, so that the root measures all ranks.
 void Collectives::exchange_measured_by_root(const Call& call, Pattern& pattern) {
   const uint64_t size = pattern.size;
   const bool is_root = rank_ == call.root;
@@ -152,8 +152,8 @@ void Collectives::exchange_measured_by_root(const Call& call, Pattern& pattern) 
 void Collectives::check(const Call& call) const { steps_.check(call.context); }
 
 void Collectives::fetch(const Call& call, int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const {
-  // memcpy, not streaming stores: those copy 64 MiB faster, but a program that reads its result next (all_reduce in
-  // place) takes 1.2 to 1.5 times as long from 4 MiB on.
+  // memcpy instead of streaming stores. Streaming stores copy 64 MiB faster, but from 4 MiB on a program that then
+  // reads its result (all_reduce in place) takes 1.2 to 1.5 times as long.
   constexpr uint64_t kPart = UINT64_C(4) << 20;
   for (uint64_t begin = 0; begin < size; begin += kPart) {
     if (begin > 0) check(call);

@@ -65,7 +65,7 @@ void Collectives::Exchange::run() {
     const uint32_t next = pattern_.size - offset > stride_ ? publish(offset + stride_) : 0;
     if (reads_ || (is_active_ && offset == 0)) read(step, offset);
     step = next;
-    if (all_is_lent()) break;  // and has been read
+    if (all_is_exposed()) break;  // and has been read
   }
   all_.finish_zero_copy(call_, pattern_.only_to, [this] { copy_own(pattern_.own.size); });
   if (publishes_ && !exposes_) all_.steps_.prefetch_next(pattern_.each ? (parts_ - 1) * stride_ : stride_);
@@ -79,7 +79,7 @@ void Collectives::Exchange::expose() {
   if (pattern_.in_process) zero_copy.expose_in_process(exposes.data, exposes.size);
   if (pattern_.wants_barrier) zero_copy.request_barrier();
   exposes_ = zero_copy.input(all_.rank_) != nullptr;
-  // Until all ranks have announced that they can read processes, or have had the chance to.
+  // Until all ranks have announced whether they can read processes, or could have done so.
   queries_readers_ = pattern_.announces_readers && pattern_.only_from == all_.rank_ && zero_copy.can_read_processes() &&
                      !zero_copy.knows_all_readers() && all_.reader_queries_ > 0;
   if (queries_readers_) --all_.reader_queries_;
@@ -144,7 +144,7 @@ void Collectives::Exchange::copy_own(uint64_t end) {
   copied_ = end;
 }
 
-bool Collectives::Exchange::all_is_lent() const {
+bool Collectives::Exchange::all_is_exposed() const {
   return pattern_.only_from < 0 ? all_.zero_copy_.all_inputs() : all_.zero_copy_.input(pattern_.only_from) != nullptr;
 }
 

@@ -41,7 +41,7 @@ class Collectives::Exchange {
   void read_from(int32_t from, uint32_t step, uint64_t offset);  // reads those of one rank
   ZeroCopy::Request request(uint64_t size) const;                // what this rank reads of an exposed input
   void copy_own(uint64_t end);                                   // copies the own block up to there
-  bool all_is_lent() const;                                      // by all publishing ranks
+  bool all_is_exposed() const;                                   // by all publishing ranks
 
   Collectives& all_;
   const Call& call_;

@@ -49,8 +49,8 @@ class Group final : public sdk::ProcessGroup {
   std::optional<Steps> steps_;
   std::optional<Collectives> collectives_;
   SpinLock running_;  // held while a collective runs; rarely contended
-  std::optional<sdk::Failure>
-      broken_;  // guarded by running_: the failure of a collective, which leaves the steps inconsistent
+  // The failure of a collective, which leaves the steps inconsistent. Guarded by running_.
+  std::optional<sdk::Failure> broken_;
   std::atomic<uint64_t> queued_ = 0;  // collectives queued for or running on the worker
   sdk::Workers workers_{1};           // last: its thread uses the fields above
 };

@@ -103,7 +103,7 @@ enum class Kind : uint8_t {
   kInline = 1,    // a whole message in the head
   kEager = 2,     // a whole message; its bytes in the ring
   kAnnounce = 3,  // a longer message waits at the sender: id, size
-  kReady = 4,     // the answer: id; size 0: drop it, 1: send it
+  kReady = 4,     // the reply: id; size 0: drop it, 1: send it
   kData = 5,      // a piece of it in the ring: id
   kWithdraw = 6   // the announcement is withdrawn: id
 };

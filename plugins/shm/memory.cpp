@@ -122,8 +122,8 @@ NamedFile::NamedFile(size_t size) {
     path_ = random_name();
     fd_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!fd_) fail("cannot create the file " + path_);
-    // A process that runs between creation and locking takes the file for an orphan. Where locks are unsupported no
-    // file is removed.
+    // Between creation and locking, another process may take the file for an orphan. If locks are unsupported, no file
+    // is removed.
     const bool is_mine = try_lock_file(fd_.get()) || errno != EWOULDBLOCK;
     struct stat facts {};
     if (is_mine && ::fstat(fd_.get(), &facts) == 0 && facts.st_nlink > 0) break;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory shared between processes of one host. It is freed with its last user: anonymous memory always, a named file
-// unless its creator is killed before the others have opened it.
+// Memory shared between processes of one host. Freed with its last user. A named file stays if its creator is killed
+// before the other ranks have opened it.
 #pragma once
 
 #include <cstddef>

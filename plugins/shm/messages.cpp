@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "backplane/sdk/peer_failures.hpp"
 #include "memory.hpp"
 
 namespace backplane::shm {
@@ -85,10 +86,7 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
     const bool may_come = op.timeout_ns != 0 && !operation.is_send && op.message == nullptr;
     if (may_come && waiter_.only_yields() && receive_directly_yielding(operation)) return nullptr;
     if (start(operation, op.message) || wait(operation, op.timeout_ns)) return nullptr;
-    cancel(operation, sdk::Failure(BP_TIMEOUT,
-                                   operation.is_send ? "the send timed out: no matching receive"
-                                                     : "the receive timed out: no matching message",
-                                   operation.peer));
+    cancel(operation, sdk::timed_out(op));
     wait(operation, 0);  // throws unless the operation has just completed
     return nullptr;
   }

@@ -28,7 +28,7 @@ Messages::Incoming& Messages::start_incoming(const Message& announced, Operation
   Peer& peer = at(announced.source);
   RemoteBuffer remote = announced.remote;
   int64_t began = 0;
-  if (remote.data != nullptr && peer.in.has_revoked(remote.exposure)) remote = {};  // reading it would be in vain
+  if (remote.data != nullptr && peer.in.has_revoked(remote.exposure)) remote = {};  // it cannot be read any more
   if (remote.data != nullptr && is_in_process(remote.exposure.location)) {
     const bool can_read = cross_->can_read(announced.source);
     if (!can_read && !has_logged_refusal_) log_refusal();

@@ -71,8 +71,8 @@ void Messages::drop(bp_message* message) noexcept {
   }
 }
 
-// The progress thread completes the operation, also after an abort, which may have happened or be about to: both hold
-// the lock.
+// The progress thread completes the operation, even if the group was aborted before or is aborted later: both hold the
+// lock.
 void Messages::on_end(Operation& operation, sdk::Notice notice) {
   const Lock lock(*this);
   if (!operation.is_pending()) return notice.give();

@@ -56,9 +56,9 @@ void Messages::push(int32_t rank) {
   if (has_put) members_->wake(rank);
 }
 
-// Sends the first control message; returns false if there is no room. A message read in place counts as received only
-// when its reply is in the channel: its receiver may not poll the group again, or leave it. If the sender has revoked
-// an exposure meanwhile, it is asked to send the message, which it does unless it has withdrawn it.
+// Sends the first control message. Returns false if there is no room. A message read in place counts as received only
+// when its reply is in the channel, because its receiver may leave the group, or never poll it again. If the sender has
+// revoked an exposure meanwhile, it is asked to send the message. It does so unless it has withdrawn the message.
 bool Messages::put_control(Peer& peer) {
   Reply reply = peer.controls.front();
   const auto found = reply.kind == Kind::kReady ? peer.incoming_by_id.find(reply.id) : peer.incoming_by_id.end();

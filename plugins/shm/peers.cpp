@@ -12,6 +12,7 @@
 #include <cstring>
 #include <string>
 
+#include "backplane/sdk/peer_failures.hpp"
 #include "process.hpp"
 
 namespace backplane::shm {
@@ -95,16 +96,17 @@ sdk::Failure Peers::failure(int32_t rank) const {
   const Member& member = view_.member(rank);
   switch (static_cast<State>(member.state.load())) {
     case State::kDead:
-      return {BP_PEER_LOST, named(rank) + " is lost: its process ended", rank};
+      return sdk::peer_lost(rank, "its process ended");
     case State::kAborted: {
       const int32_t status = member.abort_status;
-      const int32_t culprit = member.abort_rank;
-      const std::string text = named(rank) + " left the group: " + readable(member.why);
-      if (status != BP_PEER_LOST || culprit < 0 || culprit >= world_size_) return {BP_PEER_LOST, text, rank};
-      return {BP_PEER_LOST, text, culprit};
+      const int32_t failed_rank = member.abort_rank;
+      if (status != BP_PEER_LOST || failed_rank < 0 || failed_rank >= world_size_) {
+        return sdk::peer_left(rank, readable(member.why));
+      }
+      return {BP_PEER_LOST, readable(member.why), failed_rank};  // the cause, as on that rank
     }
     default:
-      return {BP_PEER_LOST, named(rank) + " has left the group", rank};
+      return sdk::peer_left(rank);
   }
 }
 

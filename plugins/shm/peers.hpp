@@ -39,9 +39,9 @@ class Peers {
   // Each rank starts after itself and continues where it stopped. Any thread.
   void check_liveness() noexcept;
 
-  // Publishing to ranks that may be about to sleep needs a full fence before the check for sleepers. That fence waits
-  // until the other processor releases the line just written. With membarrier the sleeper executes the fence on all
-  // processors instead, before its last check.
+  // A rank that publishes to sleeping ranks needs a full fence before it checks for sleepers. The fence waits until the
+  // other processor releases the line just written. With membarrier the sleeper executes the fence on all processors
+  // instead, before its last check.
   //
   // Finds out whether all ranks are registered for membarrier. Call when all have joined.
   void agree_on_membarrier();

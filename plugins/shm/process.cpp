@@ -62,12 +62,6 @@ bool has_exited(pid_t process) {
 
 }  // namespace
 
-std::string boot_id() {
-  std::string id = read_file("/proc/sys/kernel/random/boot_id");
-  while (!id.empty() && id.back() == '\n') id.pop_back();
-  return id;
-}
-
 uint64_t pid_namespace() {
   std::array<char, 32> self{};  // differs from getpid() if /proc belongs to another pid namespace
   if (::readlink("/proc/self", self.data(), self.size() - 1) < 0) return 0;

@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <string>
 
+#include "backplane/base/host.hpp"
 #include "topology.hpp"
 
 namespace backplane::shm {
 
-std::string boot_id();                  // of the running kernel; empty if unknown
+using base::boot_id;
+
 uint64_t pid_namespace();               // inode; 0 if unknown, or if /proc shows another one
 uint64_t start_time_of(pid_t process);  // in ticks since boot; 0 if unknown
 Processors usable_cpus();

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "backplane/sdk/peer_failures.hpp"
 #include "peers.hpp"
 #include "process.hpp"
 
@@ -94,7 +95,7 @@ int32_t first_missing(const View& view, Peers& peers) {
 [[noreturn]] void throw_timeout(const View& view, Peers& peers) {
   const int32_t missing = first_missing(view, peers);
   if (missing < 0) throw sdk::Failure(BP_TIMEOUT, "shm: init timed out before all ranks had joined");
-  throw sdk::Failure(BP_TIMEOUT, "shm: " + named(missing) + " did not join the group before init timed out", missing);
+  throw sdk::not_joined(missing, "the timeout of init has passed");
 }
 
 // Throws if a rank has left again.
@@ -229,7 +230,7 @@ SegmentAddress address_of(const sdk::Context& context, int attempt, const sdk::D
     value = context.host.store_get(key_of(attempt), deadline.left_ns());
   } catch (const sdk::Failure& why) {
     if (why.status() != BP_TIMEOUT) throw;
-    throw sdk::Failure(BP_TIMEOUT, "shm: rank 0 did not join the group before init timed out", 0);
+    throw sdk::not_joined(0, "the timeout of init has passed");
   }
   SegmentAddress address;
   if (value.size() != sizeof address) throw sdk::Failure(BP_INTERNAL, "shm: malformed segment address in the store", 0);

@@ -22,7 +22,8 @@ bool Outbox::has_bytes(const RingSpan& span) {
   return span.end - bytes_read_ <= kRingSize;
 }
 
-// Requests a wake-up. Room freed before the receiver sees the request is found by the caller's second check.
+// Requests a wake-up. The caller must check for room again, because room may be freed before the receiver sees the
+// request.
 bool Outbox::ask_for_room() {
   if (channel_->blocked.load() != 0) return false;
   channel_->blocked.store(1);

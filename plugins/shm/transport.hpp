@@ -115,9 +115,9 @@ class Inbox {
   std::array<std::byte, kHeadData> bytes_{};  // of an inline message
 };
 
-// One batch of reads from an Inbox under the lock. Reports room early, so that both sides copy concurrently, and ends
-// even if the sender keeps sending. Everything that was in the channel at the beginning has been read then, because
-// more has been read than fits; for later heads the sender rings.
+// One batch of reads from an Inbox under the lock. Reports room early, so that both sides copy concurrently. Ends even
+// if the sender keeps sending: by then more has been read than fits into the channel, so everything that was in it at
+// the beginning has been read. The sender rings for later heads.
 class ReadBatch {
  public:
   static constexpr uint32_t kBatch = 16;                  // heads after which room is reported

@@ -3,8 +3,8 @@
 // Zero-copy access to the buffers of other ranks in a collective: buffers in a rank's heap, or inputs in its process
 // (cross_memory.hpp). Other ranks read an exposed input in place instead of from slots. If all ranks expose inputs and
 // outputs in heaps, they also write results in place. Each rank announces its buffers in the line of the collective's
-// first step, and stages what it does not expose, so ranks with and without such buffers can be mixed at no cost for
-// the latter.
+// first step, and stages buffers that it does not expose. Ranks with and without exposed buffers can be mixed, at no
+// cost for ranks without.
 //
 // A rank that exposes buffers may end the collective only when all users of them have published a later step. If the
 // collective fails there is no such step. The rank then detaches its output, so that ranks that continue later, perhaps
@@ -51,8 +51,8 @@ class ZeroCopy {
   // After expose: exposes the input in this process if it is not in a heap.
   void expose_in_process(const std::byte* input, uint64_t size);
   // Whether all ranks have announced in earlier collectives that they can read all processes. knows_all_readers counts
-  // what this rank has learned; all_know_readers only collectives in which each rank learned from each other, so it is
-  // equal on all ranks.
+  // all announcements that this rank has received. all_know_readers counts only those of collectives in which each rank
+  // heard from every other, so it is equal on all ranks.
   bool knows_all_readers() const;
   bool all_know_readers() const;
   // Announces whether this rank can read all processes, and how long each way took. `to_all`: in this collective each

@@ -7,14 +7,13 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <list>
 #include <optional>
 #include <system_error>
 
 #include "backplane/base/event_fd.hpp"
 #include "backplane/sdk/failure.hpp"
+#include "backplane/sdk/listening.hpp"
 #include "backplane/sdk/sockets.hpp"
 
 namespace backplane::tensorpipe {
@@ -54,12 +53,8 @@ std::optional<SocketAddress> parse(const std::string& text, uint16_t port) {
 
 // Parses "uv://10.0.0.1:1234" or "uv://[fd00::1]:1234".
 std::optional<SocketAddress> parse_url(const std::string& url) {
-  const std::string authority = url.substr(std::strlen("uv://"));
-  const size_t colon = authority.rfind(':');
-  if (colon == std::string::npos) return std::nullopt;
-  const bool bracketed = authority.front() == '[' && colon >= 2;
-  const std::string host = bracketed ? authority.substr(1, colon - 2) : authority.substr(0, colon);
-  return parse(host, static_cast<uint16_t>(std::strtoul(authority.c_str() + colon + 1, nullptr, 10)));
+  return parse(sdk::address_in(url),
+               static_cast<uint16_t>(std::strtoul(url.c_str() + url.rfind(':') + 1, nullptr, 10)));
 }
 
 std::string reason(int code) { return std::system_category().message(code); }
@@ -87,29 +82,19 @@ void require_descriptors(int64_t count, int32_t peer) {
 }  // namespace
 
 std::string checked_address(const std::string& address) {
-  const std::string option = "the option address=" + address.substr(0, INET6_ADDRSTRLEN);
+  const std::string what = "the address " + address.substr(0, INET6_ADDRSTRLEN);
+  const std::string todo = "; set the option address to an address of this host";
   const std::optional<SocketAddress> parsed = parse(address, 0);
-  if (!parsed) throw sdk::Failure(BP_INVALID, option + " is not an IPv4 or IPv6 address; give one of this host");
-  if (parsed->wildcard) {
-    throw sdk::Failure(BP_INVALID, option + " would listen on every interface; give the address of one");
-  }
+  if (!parsed) throw sdk::Failure(BP_INVALID, what + " is not an IPv4 or IPv6 address" + todo);
+  if (parsed->wildcard) throw sdk::Failure(BP_INVALID, what + " would listen on every interface" + todo);
   const sdk::Descriptor trial(::socket(parsed->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!trial || ::bind(trial.get(), parsed->get(), parsed->size) != 0) {
     const int code = errno;
     const bool wrong = code == EADDRNOTAVAIL || code == EAFNOSUPPORT || code == EINVAL;
-    throw sdk::Failure(wrong ? BP_INVALID : BP_RESOURCE,
-                       option + ": cannot listen there (" + reason(code) + "); give an address of this host", -1, code);
+    throw sdk::Failure(wrong ? BP_INVALID : BP_RESOURCE, what + ": cannot listen there (" + reason(code) + ")" + todo,
+                       -1, code);
   }
   return parsed->family() == AF_INET6 ? "[" + address + "]" : address;
-}
-
-bool is_loopback(const std::string& url) { return url.starts_with("uv://127.") || url.starts_with("uv://[::1]:"); }
-
-std::string host_identity() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::error_code unknown;
-  return boot + "/" + std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
 }
 
 void require_reachable(const std::string& url, int32_t peer) {

@@ -6,17 +6,15 @@
 #include <cstdint>
 #include <string>
 
+#include "backplane/base/host.hpp"
+
 namespace backplane::tensorpipe {
 
 // Returns an IPv4 or IPv6 address of this host, not a wildcard, as written in a URL: "10.0.0.1", "[fd00::1]". Throws
 // sdk::Failure: BP_INVALID if it is none, BP_RESOURCE if it cannot be listened on now.
 std::string checked_address(const std::string& address);
 
-// Whether a URL such as "uv://127.0.0.1:1234" is reachable only from its own host.
-bool is_loopback(const std::string& url);
-
-// Identifies a host and a network namespace: "<boot id>/net:[4026531840]".
-std::string host_identity();
+using base::host_identity;
 
 // Throws sdk::Failure if a pipe to `url` (uv or shm) cannot be opened: BP_PEER_LOST if there is no route, BP_RESOURCE
 // if descriptors are exhausted. Sends nothing, does not block.

@@ -14,7 +14,7 @@
 
 namespace backplane::tensorpipe {
 
-// The number of devices. If it is 0, *why (may be NULL) tells the reason.
+// The number of devices. If it is 0, sets *why (may be NULL) to the reason.
 int count_cuda_devices(std::string* why = nullptr);
 
 // A device in its primary context, which the CUDA runtime of the program shares. Thread-safe; copies from the host run

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Maps between devices of different workers: torch's device_maps, its rules, and the reverse maps by which results
-// return. Pure functions.
+// Maps between devices of different workers: torch's device_maps, their rules, and the reverse maps for results. Pure
+// functions.
 #pragma once
 
 #include <map>

@@ -6,6 +6,7 @@
 
 #include "address.hpp"
 #include "backplane/sdk/failure.hpp"
+#include "backplane/sdk/listening.hpp"
 
 namespace backplane::tensorpipe {
 namespace {
@@ -79,14 +80,8 @@ const std::string& select_url(const Endpoint& mine, const Endpoint& other, int32
                            " there; give all workers the same option transports, or none",
                        rank);
   }
-  if (!together && (is_loopback(mine.uv) || is_loopback(other.uv))) {
-    const std::string& who = is_loopback(mine.uv) ? mine.devices.name : other.devices.name;
-    throw sdk::Failure(BP_INVALID,
-                       both + " are on different hosts, but " + who +
-                           " listens on a loopback address; give every worker the option address (as in " +
-                           "tensorpipe?address=10.0.0.1), or take process_group",
-                       rank);
-  }
+  sdk::refuse_loopback_between_hosts({"worker " + mine.devices.name, mine.host, sdk::address_in(mine.uv)},
+                                     {"worker " + other.devices.name, other.host, sdk::address_in(other.uv)}, rank);
   return other.uv;
 }
 

@@ -33,7 +33,7 @@ std::string host_key(int32_t rank);
 std::string endpoint_key(int32_t rank);
 
 std::string format_endpoint(const Endpoint& endpoint);
-// Throws sdk::Failure (BP_INVALID) with `rank` as culprit if the text is malformed.
+// Throws sdk::Failure (BP_INVALID) that names `rank` if the text is malformed.
 Endpoint parse_endpoint(const std::string& text, int32_t rank);
 
 // Throws sdk::Failure (BP_UNSUPPORTED) naming both workers if the versions differ.

@@ -83,8 +83,8 @@ void Agent::write_express(int32_t to, const Express& express, const OutgoingPtr&
   }
 }
 
-// Drops an express connection, with its pipe if it was open. One that breaks alone is not opened again. Returns false
-// if nothing was lost, or if it was already dropped.
+// Drops an express connection, and its pipe if the express connection was open. An express connection that breaks
+// without its pipe is not opened again. Returns false if nothing was lost, or if it was already dropped.
 bool Agent::forget_express(int32_t to, const Express& express) {
   Pipe pipe;
   {
@@ -143,11 +143,11 @@ void Agent::read_express(const Express& express, const std::shared_ptr<IncomingP
           deliver(nullptr, std::move(received));
           count_express(incoming->from, express_position.express);
         } catch (const sdk::Failure& e) {
-          host_.log(BP_LOG_WARN, e.what());
+          host_.log(dropped_, BP_LOG_WARN, e.what());
           if (e.peer_rank() >= 0) incoming->from = e.peer_rank();
           return drop_express(same, *incoming, e);
         } catch (const std::exception& e) {
-          host_.log(BP_LOG_WARN, e.what());
+          host_.log(dropped_, BP_LOG_WARN, e.what());
           return drop_express(same, *incoming, sdk::Failure(BP_RESOURCE, e.what(), from));
         }
         read_express(same, incoming);
@@ -165,7 +165,7 @@ void Agent::drop_express(const Express& express, const IncomingPipe& incoming, c
   report_loss(incoming.from, incoming.express, why);
 }
 
-// Counts a message received on it. `all`: no more will come.
+// Counts a message received on an express connection. `all`: no more messages follow.
 void Agent::count_express(int32_t from, uint64_t express, bool all) {
   std::vector<DeferredGoodbye> due;
   {

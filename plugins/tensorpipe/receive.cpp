@@ -49,10 +49,10 @@ void Agent::read(const Pipe& pipe, const std::shared_ptr<IncomingPipe>& incoming
           std::move(descriptor), endpoint_.token, static_cast<int32_t>(peers_.size()), core_.max_message_bytes(),
           memory_.get(), [this](int32_t rank) -> const DeviceSet& { return staging_->allowed_devices(rank); });
     } catch (const sdk::Failure& e) {
-      host_.log(BP_LOG_WARN, e.what());
+      host_.log(dropped_, BP_LOG_WARN, e.what());
       return drop(same, e.peer_rank() >= 0 ? e.peer_rank() : from, express, e);
     } catch (const std::exception& e) {
-      host_.log(BP_LOG_WARN, e.what());
+      host_.log(dropped_, BP_LOG_WARN, e.what());
       return drop(same, from, express, sdk::Failure(BP_RESOURCE, e.what(), from));
     }
     incoming->from = received->from();

@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kStoreTimeoutNs = 10'000'000'000;  // for an endpoint that is known to exist
 constexpr std::chrono::seconds kRetry(1);
+constexpr std::chrono::seconds kLimiterInterval(1);
 
 // Its buffers must be copied to the host before it can be written.
 bool is_on_device(const std::shared_ptr<Outgoing>& message) { return message->has_devices && !message->staged; }
@@ -92,8 +93,8 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t) {
   write(to, pipe, outgoing);
 }
 
-// One pipe per worker at a time, none in vain: TensorPipe's listener fails for good if a connection ends while it is
-// being accepted.
+// Opens one pipe per worker at a time, and only if it is needed: TensorPipe's listener fails for good if a connection
+// ends while it is being accepted.
 void Agent::connect(int32_t to) {
   Pipe pipe;
   std::optional<Endpoint> there;
@@ -279,11 +280,27 @@ bool Agent::listen_again() {
   }
 }
 
+// A listener that is closed closes the connections that it has not assigned to a pipe, and accept() replaces it.
+void Agent::close_idle_connections() {
+  if (!limiter_.is_exceeded(endpoint_.uv)) return;
+  host_.log(closed_, BP_LOG_WARN,
+            "clients that send nothing have connected to " + endpoint_.uv +
+                "; closing their connections and listening on another port");
+  std::shared_ptr<::tensorpipe::Listener> listener;
+  {
+    const std::lock_guard lock(mutex_);
+    listener = listener_;
+  }
+  listener->close();
+}
+
 // The agent's thread. A listener created on one of TensorPipe's threads has no address yet, so pipes and listeners are
 // created here. Each worker gets one batch at a time, so that many messages to one do not delay the others.
 void Agent::run() {
   using Clock = std::chrono::steady_clock;
   Clock::time_point listens_at = Clock::now();
+  // Workers that use shm alone have no port.
+  Clock::time_point limits_at = endpoint_.uv.empty() ? Clock::time_point::max() : Clock::now() + kLimiterInterval;
   std::unique_lock lock(mutex_);
   while (!is_stopped_) {
     if (listener_failed_ && Clock::now() >= listens_at) {
@@ -294,6 +311,11 @@ void Agent::run() {
       if (listens) continue;
       listener_failed_ = true;
       listens_at = Clock::now() + kRetry;
+    } else if (Clock::now() >= limits_at) {
+      limits_at = Clock::now() + kLimiterInterval;
+      lock.unlock();
+      close_idle_connections();
+      lock.lock();
     } else if (!work_queue_.empty()) {
       const int32_t to = work_queue_.front();
       work_queue_.pop_front();
@@ -305,10 +327,13 @@ void Agent::run() {
         connect(to);
       }
       lock.lock();
-    } else if (listener_failed_) {
-      changed_.wait_until(lock, listens_at);
     } else {
-      changed_.wait(lock);
+      const Clock::time_point due = listener_failed_ ? std::min(listens_at, limits_at) : limits_at;
+      if (due == Clock::time_point::max()) {
+        changed_.wait(lock);
+      } else {
+        changed_.wait_until(lock, due);
+      }
     }
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The RPC agent. It opens a pipe to each worker with the first message to it, and again after a failure; pipes opened
-// by other workers are only read. Messages are handled on TensorPipe's threads. Pipes and listeners are created on the
-// agent's own thread, because that waits for the store.
+// The RPC agent. It opens a pipe to each worker with the first message to it, and again after a failure. It only reads
+// the pipes that other workers open. Messages are handled on TensorPipe's threads. Pipes and listeners are created on
+// the agent's own thread, because their creation waits for the store.
 //
 // Express connections: beside each pipe through shared memory there is a connection of the same transport without the
 // pipe protocol, whose processing takes longer than the transfer of a small message. Small messages use it and may
@@ -30,6 +30,7 @@
 #include "backplane/sdk/rpc.hpp"
 #include "device_maps.hpp"
 #include "endpoint.hpp"
+#include "limiter.hpp"
 #include "staging.hpp"
 #include "transport.hpp"
 #include "wire.hpp"
@@ -60,8 +61,7 @@ class Agent final : public sdk::RpcAgent {
     Token token = {};           // written by the constructor only
     Pipe pipe;                  // null: the next message opens one
     bool is_scheduled = false;  // queued for the agent's thread, or its first message is being copied from a device
-                                // messages that wait for the pipe
-    std::deque<OutgoingPtr> backlog;
+    std::deque<OutgoingPtr> backlog;      // messages that wait for the pipe
     std::deque<OutgoingPtr> unconfirmed;  // messages that wait for a receipt
     Express express;                      // beside the pipe
     bool is_express_open = false;         // the greeting has arrived; until then small messages use the pipe
@@ -91,6 +91,7 @@ class Agent final : public sdk::RpcAgent {
   void take_receipt(int32_t to);
   std::shared_ptr<::tensorpipe::Listener> listen();
   bool listen_again();
+  void close_idle_connections();
   void accept(const std::shared_ptr<::tensorpipe::Listener>& listener);
   void read(const Pipe& pipe, const std::shared_ptr<IncomingPipe>& incoming);
   void take(const Pipe& pipe, const std::shared_ptr<IncomingPipe>& incoming, std::unique_ptr<IncomingMessage> received);
@@ -118,10 +119,13 @@ class Agent final : public sdk::RpcAgent {
 
   const sdk::RpcHost core_;
   const sdk::Host host_;
+  base::LogLimit dropped_;  // messages
+  base::LogLimit closed_;   // idle connections
   const int32_t rank_;
   const std::shared_ptr<sdk::BlockPool> memory_;
   Transports transports_;
   Endpoint endpoint_;  // with the URLs of the current listener; used by the constructor, then by the agent's thread
+  const ConnectionLimiter limiter_;
 
   // Guards the fields below. Never held while TensorPipe is called or one of its objects is destroyed: both may run
   // callbacks on this thread.

@@ -32,7 +32,8 @@ struct TensorPipe {
                        .help = "map of local to remote CUDA devices: worker1:0=1,1=0;worker2:0=0"}),
           sdk::option({.key = "address",
                        .default_value = "",
-                       .help = "address at which uv listens, reachable by all workers; empty: 127.0.0.1"})});
+                       .help = "address at which uv listens, reachable by all workers; empty: the one from which "
+                               "this worker reaches the store, else 127.0.0.1"})});
   static constexpr std::array<bp_capability, 0> capabilities = {};
   static std::unique_ptr<sdk::RpcAgent> init(const sdk::Context& context) { return std::make_unique<Agent>(context); }
 };

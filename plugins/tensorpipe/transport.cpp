@@ -12,6 +12,7 @@
 
 #include "address.hpp"
 #include "backplane/sdk/failure.hpp"
+#include "backplane/sdk/listening.hpp"
 #include "backplane/sdk/worker.hpp"
 #include "endpoint.hpp"
 
@@ -192,12 +193,13 @@ std::string unique_name() {
 }
 
 Transports make_transports(const sdk::Context& context) {
-  const std::string& named = context.options.text("address");
-  const std::string address = named.empty() ? "127.0.0.1" : checked_address(named);
+  const sdk::ListeningAddress chosen = sdk::choose_address(context, context.options.text("address"));
+  const std::string address = checked_address(chosen.address);
   Transports transports;
   transports.context = std::make_shared<::tensorpipe::Context>(::tensorpipe::ContextOptions().name(context.name));
   add_transports(context, address, &transports);
   add_channels(context, address, &transports);
+  if (contains(transports.names, "uv")) sdk::log_choice(context, chosen);
   return transports;
 }
 

@@ -1,38 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "chrome.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <queue>
 #include <utility>
 
-#include "backplane/base/utf8.hpp"
 #include "backplane/sdk/layer.hpp"
 
 namespace backplane::trace {
 namespace {
 
+// A JSON string.
 std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : base::replace_invalid_utf8(text)) {
-    if (c == '"' || c == '\\') result.push_back('\\');
-    if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(c));
-      result += code;
-    } else {
-      result.push_back(c);
-    }
-  }
-  return result + "\"";
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string microseconds(int64_t ns) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%lld.%03lld", static_cast<long long>(ns / 1000), static_cast<long long>(ns % 1000));
-  return text;
-}
+// Decimal text, since a double does not hold nanoseconds since 1970.
+std::string microseconds(int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, ns % 1000); }
 
 // Assigns a track number to each event such that events of one track do not overlap. `events` are sorted by begin.
 std::vector<size_t> tracks_of(const std::vector<Event>& events) {
@@ -59,53 +47,43 @@ uint32_t first_track(const std::string& group) {
 }
 
 std::string metadata(const char* what, int32_t rank, uint64_t track, const std::string& name) {
-  return std::string("{\"ph\":\"M\",\"name\":\"") + what + "\",\"pid\":" + std::to_string(rank) +
-         ",\"tid\":" + std::to_string(track) + ",\"args\":{\"name\":" + quoted(name) + "}}";
+  return fmt::format(R"({{"ph":"M","name":"{}","pid":{},"tid":{},"args":{{"name":{}}}}})", what, rank, track,
+                     quoted(name));
 }
 
-// An event up to the contents of "args".
-std::string event_head(const std::string& name, const char* category, const Event& event, uint64_t track, int32_t rank,
-                       int64_t offset_ns) {
-  return "{\"ph\":\"X\",\"name\":" + quoted(name) + ",\"cat\":\"" + category + "\",\"pid\":" + std::to_string(rank) +
-         ",\"tid\":" + std::to_string(track) + ",\"ts\":" + microseconds(event.begin_ns + offset_ns) +
-         ",\"dur\":" + microseconds(std::max<int64_t>(0, event.end_ns - event.begin_ns)) + ",\"args\":{";
+std::string complete_event(const std::string& name, const char* category, const Event& event, uint64_t track,
+                           int32_t rank, int64_t offset_ns, const std::string& arguments) {
+  return fmt::format(R"({{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
+                     quoted(name), category, rank, track, microseconds(event.begin_ns + offset_ns),
+                     microseconds(std::max<int64_t>(0, event.end_ns - event.begin_ns)), arguments);
 }
 
 std::string call_event(const Event& call, const std::string& function, uint64_t track, int32_t rank,
                        int64_t offset_ns) {
-  return event_head(function, "call", call, track, rank, offset_ns)
-      .append("\"number\":")
-      .append(std::to_string(call.seq))
-      .append(",\"direction\":")
-      .append(call.kind == kServedCall ? "\"in\"" : "\"out\"")
-      .append(",\"peer\":")
-      .append(std::to_string(call.other))
-      .append(",\"status\":\"")
-      .append(sdk::status_name(call.status))
-      .append("\",\"request_bytes\":")
-      .append(std::to_string(call.bytes))
-      .append(",\"answer_bytes\":")
-      .append(std::to_string(call.answer_bytes))
-      .append("}}");
+  const std::string arguments =
+      fmt::format(R"("number":{},"direction":"{}","peer":{},"status":"{}","request_bytes":{},"answer_bytes":{})",
+                  call.seq, call.kind == kServedCall ? "in" : "out", call.other, sdk::status_name(call.status),
+                  call.bytes, call.answer_bytes);
+  return complete_event(function, "call", call, track, rank, offset_ns, arguments);
 }
 
-std::string line_of(const Event& event, uint64_t track, int32_t rank, int64_t offset_ns) {
+std::string operation_event(const Event& event, uint64_t track, int32_t rank, int64_t offset_ns) {
   const bool message = event.kind == BP_SEND || event.kind == BP_RECV;
-  std::string text =
-      event_head(sdk::op_name(event.kind), message ? "message" : "collective", event, track, rank, offset_ns) +
-      "\"seq\":" + std::to_string(event.seq) + ",\"bytes\":" + std::to_string(event.bytes);
-  if (event.kind != BP_BARRIER) text += std::string(",\"dtype\":\"") + sdk::dtype_name(event.dtype) + "\"";
-  if (event.other >= 0) text += std::string(message ? ",\"peer\":" : ",\"root\":") + std::to_string(event.other);
-  return text + ",\"status\":\"" + sdk::status_name(event.status) + "\"}}";
+  std::string arguments = fmt::format(R"("seq":{},"bytes":{})", event.seq, event.bytes);
+  if (event.kind != BP_BARRIER) arguments += fmt::format(R"(,"dtype":"{}")", sdk::dtype_name(event.dtype));
+  if (event.other >= 0) arguments += fmt::format(R"(,"{}":{})", message ? "peer" : "root", event.other);
+  arguments += fmt::format(R"(,"status":"{}")", sdk::status_name(event.status));
+  return complete_event(sdk::op_name(event.kind), message ? "message" : "collective", event, track, rank, offset_ns,
+                        arguments);
 }
 
-std::string line_of(const WorkerMetrics& metrics) {
-  std::string text = ",\"worker\":" + quoted(metrics.worker) + ",\"metrics\":{";
-  for (const WorkerMetric& each : metrics.all) {
-    if (text.back() != '{') text += ",";
-    text += quoted(each.peer.empty() ? each.name : each.name + " " + each.peer) + ":" + std::to_string(each.value);
+std::string metrics_of(const WorkerMetrics& worker) {
+  nlohmann::ordered_json metrics = nlohmann::ordered_json::object();
+  for (const WorkerMetric& each : worker.all) {
+    metrics[each.peer.empty() ? each.name : each.name + " " + each.peer] = each.value;
   }
-  return text + "}";
+  return fmt::format(R"(,"worker":{},"metrics":{})", quoted(worker.worker),
+                     metrics.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace
@@ -118,19 +96,18 @@ std::string chrome_trace(const Events& events, const Functions& functions, const
   const std::vector<size_t> tracks = tracks_of(all);
   const uint64_t first = first_track(group);
   const size_t track_count = tracks.empty() ? 0 : *std::max_element(tracks.begin(), tracks.end()) + 1;
-  std::string text = "{\"otherData\":{\"forgotten\":" + std::to_string(forgotten);
-  if (!worker.all.empty()) text += line_of(worker);
-  text += "},\"traceEvents\":[\n";
-  text += metadata("process_name", rank, first, "rank " + std::to_string(rank));
+  std::string text = fmt::format(R"({{"otherData":{{"forgotten":{}{}}},"traceEvents":[)", forgotten,
+                                 worker.all.empty() ? "" : metrics_of(worker));
+  text += "\n" + metadata("process_name", rank, first, fmt::format("rank {}", rank));
   for (size_t track = 0; track < track_count; ++track) {
-    text += ",\n" + metadata("thread_name", rank, first + track, group + " " + std::to_string(track));
+    text += ",\n" + metadata("thread_name", rank, first + track, fmt::format("{} {}", group, track));
   }
   std::vector<std::string> names;
   functions.for_each([&names](const Function& function) { names.push_back(function.name); });
   for (size_t i = 0; i < all.size(); ++i) {
     const uint64_t track = first + tracks[i];
     text += ",\n";
-    text += all[i].kind < BP_OP_COUNT ? line_of(all[i], track, rank, realtime_offset_ns)
+    text += all[i].kind < BP_OP_COUNT ? operation_event(all[i], track, rank, realtime_offset_ns)
                                       : call_event(all[i], names[all[i].dtype], track, rank, realtime_offset_ns);
   }
   return text + "\n]}\n";

@@ -2,6 +2,7 @@
 #include "file.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -55,8 +56,9 @@ std::string expand(std::string_view pattern, int32_t rank, int32_t world_size, s
     } else if (what == '%') {
       result.push_back('%');
     } else {
-      throw sdk::Failure(BP_INVALID, "trace: the path '" + std::string(pattern) + "' has a % at position " +
-                                         std::to_string(i) + " that is not part of %r (rank), %g (group) or %%");
+      throw sdk::Failure(BP_INVALID, fmt::format("trace: the path '{}' has a % at position {} that is not part of %r "
+                                                 "(rank), %g (group) or %%",
+                                                 pattern, i));
     }
   }
   if (!has_rank) result += "." + std::to_string(rank);
@@ -64,7 +66,7 @@ std::string expand(std::string_view pattern, int32_t rank, int32_t world_size, s
 }
 
 [[noreturn]] void cannot_write(const std::string& path, int error) {
-  throw sdk::Failure(BP_RESOURCE, "trace: cannot write " + path + ": " + std::strerror(error), -1, error);
+  throw sdk::Failure(BP_RESOURCE, fmt::format("trace: cannot write {}: {}", path, std::strerror(error)), -1, error);
 }
 
 bool write_all(int descriptor, std::string_view content) {
@@ -83,7 +85,7 @@ OutputPath::OutputPath(std::string_view pattern, int32_t rank, int32_t world_siz
   const std::string path = expand(pattern, rank, world_size, group);
   const std::lock_guard lock(used_paths().mutex);
   text_ = path;
-  for (int number = 2; !used_paths().paths.insert(text_).second; ++number) text_ = path + "." + std::to_string(number);
+  for (int number = 2; !used_paths().paths.insert(text_).second; ++number) text_ = fmt::format("{}.{}", path, number);
 }
 
 OutputPath::~OutputPath() {
@@ -92,8 +94,9 @@ OutputPath::~OutputPath() {
 }
 
 void OutputPath::write(std::string_view content) const {
-  const std::string temporary = text_ + ".tmp" + std::to_string(getpid());
-  base::Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
+  const std::string temporary = fmt::format("{}.tmp{}", text_, getpid());
+  ::unlink(temporary.c_str());  // of an earlier process with this number
+  base::Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!file) cannot_write(text_, errno);
   int error = write_all(file.get(), content) ? 0 : errno;
   if (::close(file.release()) != 0 && error == 0) error = errno;

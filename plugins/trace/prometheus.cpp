@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "prometheus.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <vector>
 
 #include "backplane/base/utf8.hpp"
@@ -29,12 +30,7 @@ std::string escaped(const std::string& value) {
   return result;
 }
 
-std::string seconds(uint64_t ns) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%llu.%09llu", static_cast<unsigned long long>(ns / 1000000000),
-                static_cast<unsigned long long>(ns % 1000000000));
-  return text;
-}
+std::string seconds(uint64_t ns) { return fmt::format("{}.{:09}", ns / 1'000'000'000, ns % 1'000'000'000); }
 
 const char* name_of(uint32_t kind) {
   return kind == kCall ? "call" : kind == kServedCall ? "served_call" : sdk::op_name(kind);
@@ -48,7 +44,7 @@ void add_row(const std::string& labels, const Counts& counts, std::vector<Row>* 
 std::vector<Row> rows_of(const Statistics& statistics, const std::string& whose) {
   std::vector<Row> rows;
   for (uint32_t kind = 0; kind < kKinds; ++kind) {
-    add_row(whose + ",op=\"" + name_of(kind) + "\"", statistics[kind], &rows);
+    add_row(fmt::format(R"({},op="{}")", whose, name_of(kind)), statistics[kind], &rows);
   }
   return rows;
 }
@@ -56,9 +52,9 @@ std::vector<Row> rows_of(const Statistics& statistics, const std::string& whose)
 std::vector<Row> rows_of(const Functions& functions, const std::string& whose) {
   std::vector<Row> rows;
   functions.for_each([&whose, &rows](const Function& function) {
-    const std::string labels = whose + ",function=\"" + escaped(function.name) + "\",side=";
-    add_row(labels + "\"caller\"", function.made, &rows);
-    add_row(labels + "\"callee\"", function.served, &rows);
+    const std::string labels = fmt::format(R"({},function="{}")", whose, escaped(function.name));
+    add_row(labels + R"(,side="caller")", function.made, &rows);
+    add_row(labels + R"(,side="callee")", function.served, &rows);
   });
   return rows;
 }
@@ -67,10 +63,11 @@ class Text {
  public:
   void metric(const std::string& name, const char* type, const std::string& help) {
     name_ = "backplane_" + name;
-    text_ += "# HELP " + name_ + " " + help + "\n# TYPE " + name_ + " " + type + "\n";
+    text_ += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name_, help, type);
   }
-  void value(const std::string& labels, const std::string& value, const char* suffix = "") {
-    text_ += name_ + suffix + "{" + labels + "} " + value + "\n";
+  template <typename Value>
+  void value(const std::string& labels, const Value& value, const char* suffix = "") {
+    text_ += fmt::format("{}{}{{{}}} {}\n", name_, suffix, labels, value);
   }
   std::string take() { return std::move(text_); }
 
@@ -87,10 +84,10 @@ void durations(const std::vector<Row>& rows, Text* text) {
   text->metric("operation_seconds", "summary", "Time from the start of an operation until its end was seen.");
   for (const Row& row : rows) {
     for (const auto& [label, share] : kQuantiles) {
-      text->value(row.labels + ",quantile=\"" + label + "\"", seconds(row.at.quantile_ns(share)));
+      text->value(fmt::format(R"({},quantile="{}")", row.labels, label), seconds(row.at.quantile_ns(share)));
     }
     text->value(row.labels, seconds(row.at.sum_ns), "_sum");
-    text->value(row.labels, std::to_string(row.at.count), "_count");
+    text->value(row.labels, row.at.count, "_count");
   }
   text->metric("operation_seconds_min", "gauge", "Shortest operation.");
   for (const Row& row : rows) text->value(row.labels, seconds(row.at.min_ns));
@@ -110,11 +107,11 @@ void latencies(const std::vector<Row>& rows, const std::string& name, const char
   for (const Row& row : rows) {
     for (int exponent = kFirst; exponent <= kLast; ++exponent) {
       const uint64_t most = (uint64_t{1} << exponent) - 1;
-      text->value(row.labels + ",le=\"" + seconds(most) + "\"", std::to_string(row.at.count_up_to(most)), "_bucket");
+      text->value(fmt::format(R"({},le="{}")", row.labels, seconds(most)), row.at.count_up_to(most), "_bucket");
     }
-    text->value(row.labels + ",le=\"+Inf\"", std::to_string(row.at.count), "_bucket");
+    text->value(row.labels + R"(,le="+Inf")", row.at.count, "_bucket");
     text->value(row.labels, seconds(row.at.sum_ns), "_sum");
-    text->value(row.labels, std::to_string(row.at.count), "_count");
+    text->value(row.labels, row.at.count, "_count");
   }
 }
 
@@ -123,8 +120,8 @@ void failures(const std::vector<Row>& rows, const std::string& name, const char*
   for (const Row& row : rows) {
     for (size_t status = 0; status < row.at.failures.size(); ++status) {
       if (row.at.failures[status] == 0) continue;
-      text->value(row.labels + ",status=\"" + sdk::status_name(static_cast<int32_t>(status)) + "\"",
-                  std::to_string(row.at.failures[status]));
+      const char* const name = sdk::status_name(static_cast<int32_t>(status));
+      text->value(fmt::format(R"({},status="{}")", row.labels, name), row.at.failures[status]);
     }
   }
 }
@@ -143,16 +140,15 @@ void worker_metrics(WorkerMetrics worker, const std::string& whose, Text* text) 
   // The format wants all lines of one metric together.
   std::stable_sort(worker.all.begin(), worker.all.end(),
                    [](const WorkerMetric& a, const WorkerMetric& b) { return a.name < b.name; });
-  const std::string labels = whose + ",worker=\"" + escaped(worker.worker) + "\"";
+  const std::string labels = fmt::format(R"({},worker="{}")", whose, escaped(worker.worker));
   const std::string* last = nullptr;
   for (const WorkerMetric& each : worker.all) {
     if (last == nullptr || *last != each.name) {
       text->metric(metric_name(each), each.is_counter ? "counter" : "gauge",
-                   "The worker's " + escaped(each.name) + ".");
+                   fmt::format("The worker's {}.", escaped(each.name)));
     }
     last = &each.name;
-    text->value(each.peer.empty() ? labels : labels + ",peer=\"" + escaped(each.peer) + "\"",
-                std::to_string(each.value));
+    text->value(each.peer.empty() ? labels : fmt::format(R"({},peer="{}")", labels, escaped(each.peer)), each.value);
   }
 }
 
@@ -160,21 +156,21 @@ void worker_metrics(WorkerMetrics worker, const std::string& whose, Text* text) 
 
 std::string prometheus_text(const Statistics& statistics, const Functions& functions, const WorkerMetrics& worker,
                             const std::string& group, int32_t rank) {
-  const std::string whose = "group=\"" + escaped(group) + "\",rank=\"" + std::to_string(rank) + "\"";
+  const std::string whose = fmt::format(R"(group="{}",rank="{}")", escaped(group), rank);
   const std::vector<Row> rows = rows_of(statistics, whose);
   Text text;
   text.metric("operation_bytes_total", "counter",
               "Bytes of the larger of input and output; of what arrived, for recv; of request and answer, for calls.");
-  for (const Row& row : rows) text.value(row.labels, std::to_string(row.at.bytes));
+  for (const Row& row : rows) text.value(row.labels, row.at.bytes);
   failures(rows, "operation_failures_total", "Operations that failed, by status.", &text);
   text.metric("operations_in_flight", "gauge", "Operations that have started and whose end has not been observed.");
-  for (const Row& row : rows) text.value(row.labels, std::to_string(row.at.in_flight));
+  for (const Row& row : rows) text.value(row.labels, row.at.in_flight);
   durations(rows, &text);
   latencies(rows, "operation_latency_seconds", "The same times as operation_seconds.", &text);
   const std::vector<Row> calls = rows_of(functions, whose);
   if (!calls.empty()) {
     text.metric("call_bytes_total", "counter", "Bytes of request and answer.");
-    for (const Row& row : calls) text.value(row.labels, std::to_string(row.at.bytes));
+    for (const Row& row : calls) text.value(row.labels, row.at.bytes);
     failures(calls, "call_failures_total", "Calls that failed, by status.", &text);
     latencies(calls, "call_latency_seconds", "Time from the call to its end; for the callee from its arrival on.",
               &text);

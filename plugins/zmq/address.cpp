@@ -8,18 +8,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <sstream>
 
 #include "backplane/sdk/failure.hpp"
+#include "backplane/sdk/listening.hpp"
 
 namespace backplane::zmq {
 namespace {
 
-// The text of an address, empty if it is not one to listen on.
+// The text of an address; empty if it cannot be listened on.
 std::string text_of(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = "";
   if (address->sa_family == AF_INET) {
@@ -83,15 +82,6 @@ std::string interface_address(const std::string& interface) {
                                      " with an address; there are: " + known);
 }
 
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
-
-std::string host_identity() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::error_code unknown;
-  return boot + "/" + std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
-}
-
 std::string local_prefix() { return "ipc://@backplane/" + host_identity() + "/"; }
 
 std::string address_key(int32_t rank) { return "zmq/" + std::to_string(rank); }
@@ -110,12 +100,10 @@ Address parse_address(const std::string& line, bool ipc) {
   return {ipc && local.starts_with(local_prefix()) ? local : remote, key};
 }
 
-void refuse_loopback(int32_t rank, int32_t other, int32_t culprit) {
-  throw sdk::Failure(BP_INVALID, "zmq: rank " + std::to_string(std::min(rank, other)) + " and rank " +
-                                     std::to_string(std::max(rank, other)) + " are on different hosts, but rank " +
-                                     std::to_string(culprit) +
-                                     " listens on a loopback address; give every rank the option iface (as in " +
-                                     "zmq?iface=eth0) or address");
+void refuse_loopback(int32_t rank, const std::string& mine, int32_t other, const std::string& host,
+                     const std::string& address) {
+  sdk::refuse_loopback_between_hosts({"rank " + std::to_string(rank), host_identity(), mine},
+                                     {"rank " + std::to_string(other), host, address}, other);
 }
 
 }  // namespace backplane::zmq

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "backplane/base/host.hpp"
 #include "transport.hpp"
 
 namespace backplane::zmq {
@@ -17,11 +18,7 @@ std::string checked_address(const std::string& address);
 // Failure(BP_INVALID), which lists the interfaces.
 std::string interface_address(const std::string& interface);
 
-// Can this address be reached from its own host only?
-bool is_loopback(const std::string& address);
-
-// Identifies a host and a network namespace on it: "<boot id>/net:[4026531840]".
-std::string host_identity();
+using base::host_identity;
 
 // The prefix of addresses that only ranks of this host can dial.
 std::string local_prefix();
@@ -29,17 +26,19 @@ std::string local_prefix();
 // The store's key for a rank's address.
 std::string address_key(int32_t rank);
 
-// "<TCP endpoint> <IPC endpoint or -> <public key or ->": the value that others need to dial this rank.
+// "<TCP endpoint> <IPC endpoint or -> <public key or ->": what the other ranks need to dial this one.
 std::string format_address(const Sockets& sockets);
 
 struct Address {
-  std::string endpoint;    // the one to dial from here
+  std::string endpoint;    // to dial from this rank
   std::string public_key;  // of the rank that listens there; "-" if it has none
 };
 // `ipc`: choose the local socket where possible.
 Address parse_address(const std::string& line, bool ipc);
 
-// Throws Failure(BP_INVALID): the two ranks are on different hosts, and `culprit` listens on a loopback address.
-[[noreturn]] void refuse_loopback(int32_t rank, int32_t other, int32_t culprit);
+// Throws Failure(BP_INVALID) if the ranks are on different hosts and one listens on a loopback address. `mine`: this
+// rank's address; `host`, `address`: those of the other one.
+void refuse_loopback(int32_t rank, const std::string& mine, int32_t other, const std::string& host,
+                     const std::string& address);
 
 }  // namespace backplane::zmq

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CURVE in jobs with a secret: each rank has a key pair per group. Its public key is in the store, which only ranks of
-// the job can write, beside its endpoint, so a connection reaches that rank and no other. The rank accepts (ZAP, RFC
-// 27) only peers whose keys are in the store.
+// Who may connect to a rank. libzmq asks a ZAP handler (RFC 27) before it receives messages from a client.
+//
+// Without a secret, a client sends a token from the store (PLAIN). Other clients cannot make this process store their
+// messages.
+//
+// CURVE in jobs with a secret: each rank has a key pair per group. It publishes its public key with its endpoint in the
+// store, which only ranks of the job can write, so a connection reaches that rank and no other. The rank accepts only
+// peers whose keys are in the store.
 #pragma once
 
 #include <cstdint>
@@ -20,37 +25,40 @@ struct KeyPair {
 };
 
 // Throws Failure(BP_UNSUPPORTED) if this libzmq has no CURVE.
-KeyPair draw_key_pair();
+KeyPair make_key_pair();
 
-// Overwrites it.
-void forget(std::string& key);
+// Overwrites and clears the key.
+void erase_key(std::string& key);
 
-// What libzmq asks about each connection whose handshake has come to its end: may the owner of this key come in? Not
-// thread-safe, never blocks.
-class Admission {
+// The ZAP handler of a context: libzmq asks it whether to accept a client, once per handshake. Not thread-safe, never
+// blocks.
+class ZapHandler {
  public:
-  // Must be made before the socket that it guards listens, and be closed after it: without a ZAP handler libzmq accepts
-  // every client that knows the listener's key.
-  explicit Admission(::zmq::context_t& context);
+  // Construct it before the socket that it protects listens, and close it after that socket: without a ZAP handler
+  // libzmq accepts every client that knows the listener's key.
+  explicit ZapHandler(::zmq::context_t& context);
 
-  // Becomes readable when a client may be waiting; like ZMQ_FD, only after waiting() was empty.
+  // Becomes readable when a request may be pending; like ZMQ_FD, only after pending() was empty.
   int descriptor();
-  // The public key of the client that waits for a decision; it does not change until answer().
-  const std::optional<std::string>& waiting();
-  // Accepts the waiting client as that rank, or refuses it (-1).
+  // The public key or the token of the client of the oldest request. Unchanged until answer().
+  const std::optional<std::string>& pending();
+  // Accepts that client as this rank, or refuses it (-1).
   void answer(int32_t rank);
   void close();
 
-  // The rank as which the sender of a message was let in, -1 if it was not asked for.
+  // The rank as which the sender of a message was accepted; -1 if its socket is not protected.
   static int32_t rank_of(const ::zmq::message_t& frame);
 
  private:
   ::zmq::socket_t socket_;
-  std::optional<std::string> waiting_;
-  std::string request_;  // its id
+  std::optional<std::string> pending_;
+  std::string request_;  // id of the oldest request
 };
 
-// Makes `listening` a socket that only lets in whom an Admission of the same context does.
-void guard(::zmq::socket_t& listening, const KeyPair& own);
+// Makes `listening` ask the ZapHandler of its context about tokens.
+void require_token(::zmq::socket_t& listening);
+
+// Makes `listening` accept only clients that the ZapHandler of its context accepts.
+void require_curve(::zmq::socket_t& listening, const KeyPair& own);
 
 }  // namespace backplane::zmq

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "address.hpp"
+#include "backplane/sdk/peer_failures.hpp"
+#include "backplane/sdk/worker.hpp"
 
 namespace backplane::zmq {
 namespace {
@@ -14,25 +16,19 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLongestLookUpPause(100);
 
-// For answers and reasons that are on their way when the sockets close.
-constexpr std::chrono::milliseconds kLastWords(200);
+// How long libzmq may send goodbyes and their answers after the sockets are closed.
+constexpr std::chrono::milliseconds kGoodbyeLinger(200);
 
-TimePoint deadline_after(int64_t timeout_ns) {
-  constexpr int64_t kYear = INT64_C(365) * 86400 * 1000000000;
-  if (timeout_ns < 0 || timeout_ns > kYear) return TimePoint::max();
-  return Clock::now() + std::chrono::nanoseconds(timeout_ns);
-}
-
-// Under which the store says whose public key it is.
+// The store's key for the rank that owns a public key.
 std::string owner_key(const std::string& public_key) { return "zmq/key/" + public_key; }
 
-// What rank 0 has put into the store.
+// Rank 0's entry in the store: token, address and host.
 std::string entry_of_rank_0(const sdk::Context& context) {
   try {
     return context.host.store_get("zmq/token", context.timeout_ns);
   } catch (const sdk::Failure& e) {
     if (e.status() != BP_TIMEOUT) throw;
-    throw sdk::Failure(BP_TIMEOUT, std::string("zmq: rank 0 has not come to the group: ") + e.what(), 0);
+    throw sdk::not_joined(0, e.what());
   }
 }
 
@@ -43,18 +39,15 @@ uint64_t agree_on_token(const sdk::Context& context, const std::string& address)
   if (context.rank == 0) {
     std::random_device random;
     const uint64_t token = (static_cast<uint64_t>(random()) << 32) | random();
-    context.host.store_set("zmq/token",
-                           std::to_string(token) + (is_loopback(address) ? " loopback " : " network ") + host);
+    context.host.store_set("zmq/token", std::to_string(token).append(" ").append(address).append(" ").append(host));
     return token;
   }
   std::istringstream entry(entry_of_rank_0(context));
   uint64_t token = 0;
-  std::string reach;
+  std::string address_of_0;
   std::string host_of_0;
-  entry >> token >> reach >> host_of_0;
-  if (host_of_0 != host && (reach == "loopback" || is_loopback(address))) {
-    refuse_loopback(context.rank, 0, reach == "loopback" ? 0 : context.rank);
-  }
+  entry >> token >> address_of_0 >> host_of_0;
+  refuse_loopback(context.rank, address, 0, host_of_0, address_of_0);
   return token;
 }
 
@@ -73,12 +66,15 @@ class ZmqWork final : public sdk::Work {
 }  // namespace
 
 ZmqGroup::ZmqGroup(const sdk::Context& context)
-    : host_(context.host), settings_(read_settings(context.options)), sockets_(settings_, context.host.secure()) {
+    : host_(context.host),
+      settings_(read_settings(context)),
+      sockets_(settings_, context.host.secure(), static_cast<size_t>(context.world_size - 1)) {
   // The key first: a rank that reads the endpoint may connect at once, and its peer then looks up the key.
   if (sockets_.secure()) host_.store_set(owner_key(sockets_.public_key()), std::to_string(context.rank));
   host_.store_set(address_key(context.rank), format_address(sockets_));
-  messages_ = std::make_unique<Messages>(context.rank, context.world_size, settings_, host_,
-                                         agree_on_token(context, settings_.address), sockets_, wake_);
+  const uint64_t token = agree_on_token(context, settings_.address);
+  token_ = std::to_string(token);
+  messages_ = std::make_unique<Messages>(context.rank, context.world_size, settings_, host_, token, sockets_, wake_);
   driver_ = std::make_unique<Driver>(
       wake_, sockets_.descriptors(), settings_.poll, [this](const sdk::Completion* wanted) { return progress(wanted); },
       [this](Driver::Lock& lock) { return upkeep(lock); });
@@ -87,9 +83,7 @@ ZmqGroup::ZmqGroup(const sdk::Context& context)
     next_look_up_ = {};
     driver_->call_thread();
   });
-  // The program's signals are for the program's threads.
-  const sdk::SignalsBlocked blocked;
-  thread_ = std::thread([this] { driver_->run(); });
+  thread_ = sdk::start_thread([this] { driver_->run(); });
 }
 
 ZmqGroup::~ZmqGroup() {
@@ -100,13 +94,13 @@ ZmqGroup::~ZmqGroup() {
   const TimePoint deadline = Clock::now() + settings_.linger;
   if (!messages_->aborted()) messages_->begin_goodbye();
   TimePoint due = progress(nullptr);
-  while (!messages_->aborted() && !messages_->goodbye_answered() && Clock::now() < deadline) {
+  while (!messages_->aborted() && !messages_->goodbye_confirmed() && Clock::now() < deadline) {
     due = driver_->step(lock, std::min(due, deadline));
   }
   if (!messages_->aborted()) messages_->end_goodbye();
   if (messages_->aborted()) close_after_abort();
-  // Everything has arrived, or never will, but for the last answers.
-  sockets_.close({}, std::min(settings_.linger, kLastWords));
+  // Only answers to goodbyes are still in transit.
+  sockets_.close({}, std::min(settings_.linger, kGoodbyeLinger));
   sockets_.shut_down();
 }
 
@@ -114,7 +108,7 @@ std::unique_ptr<sdk::Work> ZmqGroup::submit(const bp_op& op) {
   Driver::Lock lock(driver_->mutex());
   std::unique_ptr<sdk::CompletionWork> work = messages_->submit(op);
   send_ready();
-  if (work && (op.flags & BP_OP_SYNC) != 0) finish_in_line(lock, *work, op);
+  if (work && !work->completion().done() && (op.flags & BP_OP_SYNC) != 0) finish_in_line(lock, *work, op);
   if (!work || work->wait(0)) return nullptr;
   return std::make_unique<ZmqWork>(*this, std::move(work));
 }
@@ -128,7 +122,7 @@ void ZmqGroup::send_ready() noexcept {
   if (messages_->has_backlog() || messages_->aborted()) {
     catch_up();
   } else if (driver_->driving()) {
-    messages_->take_answers();
+    messages_->receive_replies();
     driver_->changed();
   }
 }
@@ -154,7 +148,7 @@ TimePoint ZmqGroup::progress(const sdk::Completion* wanted) noexcept {
   if (messages_->aborted()) close_after_abort();
   try {
     const TimePoint due = messages_->progress(wanted);
-    admit_known();
+    answer_known();
     return due;
   } catch (const std::exception& e) {
     fail(e);
@@ -171,27 +165,31 @@ void ZmqGroup::catch_up() {
   }
 }
 
-// No operation can progress any more. The core is told in case no thread waits for one.
+// No operation can progress any more. Reports it to the core, in case no thread waits for an operation.
 void ZmqGroup::fail(const std::exception& e) {
   const sdk::Failure why(BP_INTERNAL, std::string("zmq: ") + e.what());
   messages_->abort(why);
   host_.report_failure(why);
 }
 
-void ZmqGroup::admit_known() {
-  if (!sockets_.secure() || closed_) return;
-  while (const auto& key = sockets_.admission().waiting()) {
+void ZmqGroup::answer_known() {
+  if (closed_) return;
+  while (const auto& key = sockets_.zap().pending()) {
+    if (!sockets_.secure()) {
+      sockets_.zap().answer(*key == token_ ? 0 : -1);
+      continue;
+    }
     const auto known = keys_.find(*key);
     if (known == keys_.end() && !leaving_) return driver_->call_thread();
-    sockets_.admission().answer(known == keys_.end() ? -1 : known->second);
+    sockets_.zap().answer(known == keys_.end() ? -1 : known->second);
   }
 }
 
 // One look-up per connection. A connecting rank has stored its key before.
-void ZmqGroup::admit_others(Driver::Lock& lock) {
+void ZmqGroup::answer_others(Driver::Lock& lock) {
   if (!sockets_.secure()) return;
-  while (!closed_ && !messages_->aborted() && sockets_.admission().waiting()) {
-    const std::string key = *sockets_.admission().waiting();
+  while (!closed_ && !messages_->aborted() && sockets_.zap().pending()) {
+    const std::string key = *sockets_.zap().pending();
     int32_t rank = -1;
     lock.unlock();
     try {
@@ -202,23 +200,22 @@ void ZmqGroup::admit_others(Driver::Lock& lock) {
     lock.lock();
     if (closed_ || messages_->aborted()) return;
     if (rank >= 0) keys_[key] = rank;
-    if (sockets_.admission().waiting() == key) sockets_.admission().answer(rank);
+    if (sockets_.zap().pending() == key) sockets_.zap().answer(rank);
   }
 }
 
-// Only the driver may close what it sleeps on.
+// Only the driver may close the descriptors that it sleeps on.
 void ZmqGroup::close_after_abort() {
   if (closed_) return;
   closed_ = true;
   driver_->forget_descriptors();
   messages_->end_goodbye();
-  sockets_.close({}, kLastWords);
+  sockets_.close({}, kGoodbyeLinger);
 }
 
-// Looks up the endpoints of peers that are needed. Only a look at a time: the store's own waiting would hold up all
-// other operations.
+// Looks up the endpoints of peers that are needed. Each look-up returns at once, so that it does not delay the others.
 TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
-  admit_others(lock);
+  answer_others(lock);
   if (messages_->aborted()) return TimePoint::max();
   std::vector<int32_t> wanted = messages_->unresolved();
   if (wanted.empty()) return TimePoint::max();
@@ -250,19 +247,16 @@ void ZmqGroup::finish_in_line(Driver::Lock& lock, sdk::CompletionWork& work, con
   if (!operation.done()) catch_up();  // libzmq may have released its buffer just now
   if (operation.done()) return;
   const bool sends = op.kind == BP_SEND;
-  const std::string peer = op.peer == BP_ANY_SOURCE ? "any rank" : "rank " + std::to_string(op.peer);
-  const std::string tag = op.tag == BP_ANY_TAG ? " with any tag" : " with tag " + std::to_string(op.tag);
-  const std::string what = (sends ? "send to " : "recv from ") + peer + tag + " was not done after " +
-                           std::to_string(static_cast<double>(op.timeout_ns) / 1e9) + " s";
+  const sdk::Failure timeout = sdk::timed_out(op);
   work.cancel();
   catch_up();
-  if (!operation.done() && sends) messages_->sever(op.peer, what);  // to get the buffer back
+  if (!operation.done() && sends) messages_->close_connection(op.peer, timeout.what());  // to get the buffer back
   catch_up();
   driver_->wait(lock, operation, TimePoint::max());
   try {
     work.wait(0);
   } catch (const sdk::Failure&) {
-    throw sdk::Failure(BP_TIMEOUT, what, op.peer);
+    throw sdk::Failure(timeout);
   }
 }
 
@@ -282,7 +276,7 @@ void ZmqGroup::cancel(sdk::Work& work) noexcept {
 void ZmqGroup::abort(const sdk::Failure& why) noexcept {
   const Driver::Lock lock(driver_->mutex());
   messages_->abort(why);
-  driver_->changed(TimePoint::min());  // only the driver closes the sockets, and so gets lent buffers back
+  driver_->changed(TimePoint::min());  // only the driver closes the sockets, and so gets borrowed buffers back
   driver_->call_thread();
 }
 

@@ -24,7 +24,7 @@ class ZmqGroup final : public sdk::ProcessGroup, private sdk::ProbeTable {
   void abort(const sdk::Failure& why) noexcept override;
   const void* extension(std::string_view id) override;
 
-  // For works. wait: sdk::Work's.
+  // Implement wait and cancel of the group's works.
   bool wait(sdk::Completion& operation, int64_t timeout_ns);
   void cancel(sdk::Work& work) noexcept;
 
@@ -35,27 +35,29 @@ class ZmqGroup final : public sdk::ProcessGroup, private sdk::ProbeTable {
   void send_ready() noexcept;
   void fail(const std::exception& e);
   void finish_in_line(Driver::Lock& lock, sdk::CompletionWork& work, const bp_op& op);
-  // The driver's.
+  // Called by the driver and by the group's thread.
   TimePoint progress(const sdk::Completion* wanted) noexcept;
   TimePoint upkeep(Driver::Lock& lock);
-  // Admits or refuses ranks that have dialled this one, if their keys are known. The group's thread looks up the others
-  // in the store.
-  void admit_known();
-  void admit_others(Driver::Lock& lock);
-  // For other threads: their calls of libzmq may have consumed the readiness that the driver waits for.
+  // Answer the requests of the ZAP handler: those with tokens or known keys, and the others by look-ups in the store,
+  // on the group's thread.
+  void answer_known();
+  void answer_others(Driver::Lock& lock);
+  // Progresses on a thread that may not be the driver. Call after calls of libzmq, which may have consumed the
+  // readiness that the driver waits for.
   void catch_up();
   void close_after_abort();
 
   const sdk::Host host_;
   const Settings settings_;
-  EventFd wake_;
-  Sockets sockets_;  // releases buffers and raises wake_ until it is shut down
+  base::EventFd wake_;
+  Sockets sockets_;    // releases buffers and raises wake_ until it is shut down
+  std::string token_;  // that clients without keys must have
   std::unique_ptr<Messages> messages_;
   std::unique_ptr<Driver> driver_;
   bool closed_ = false;
-  bool leaving_ = false;                           // the store may not be used any more
-  std::unordered_map<std::string, int32_t> keys_;  // ranks by public key, as far as read from the store
-  std::chrono::milliseconds look_up_pause_{0};     // between two look-ups in the store
+  bool leaving_ = false;                           // the store must not be used any more
+  std::unordered_map<std::string, int32_t> keys_;  // ranks by public key; those read from the store
+  std::chrono::milliseconds look_up_pause_{0};     // between two look-ups
   TimePoint next_look_up_;
   std::thread thread_;
 };

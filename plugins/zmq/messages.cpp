@@ -3,33 +3,32 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
-#include "progress.hpp"
+#include "backplane/base/grace.hpp"
+#include "backplane/sdk/peer_failures.hpp"
 
 namespace backplane::zmq {
 namespace {
 
-// Messages taken in at one go, so that other threads get the lock in between.
+// Messages received before other threads get the lock.
 constexpr int kBatch = 64;
 
-// A broken connection may overtake the goodbye on the other one.
-constexpr std::chrono::milliseconds kGrace(250);
-
-// Room in libzmq is announced like a message, so that the announcement can be consumed by the same race.
+// When to retry a full queue: the readiness that announces room can be consumed like that of a message.
 constexpr std::chrono::milliseconds kRetry(1);
 
 // An unexpected message up to this size is copied out of the larger buffer that libzmq received it in.
 constexpr size_t kCopyLimit = 4096;
 
-// Data up to this size is copied, so that its send is done at once. For larger data the return of the buffer costs
-// less.
+// Data up to this size is copied, so that its send is done at once. For larger data it is cheaper to wait until libzmq
+// releases the buffer.
 constexpr size_t kCopied = 65536;
 
 // A piece of a send's buffer that libzmq reads. libzmq calls `release` on any thread.
 struct Borrowed {
   std::shared_ptr<sdk::BorrowedBuffer> buffer;
-  const EventFd* wake;
+  const base::EventFd* wake;
 };
 void release(void*, void* hint) {
   const std::unique_ptr<Borrowed> borrowed(static_cast<Borrowed*>(hint));
@@ -45,7 +44,7 @@ sdk::Messenger::Limits limits_of(const Settings& settings) {
 }  // namespace
 
 Messages::Messages(int32_t rank, int32_t world_size, const Settings& settings, const sdk::Host& host, uint64_t token,
-                   Sockets& sockets, const EventFd& wake)
+                   Sockets& sockets, const base::EventFd& wake)
     : rank_(rank),
       world_size_(world_size),
       settings_(settings),
@@ -54,10 +53,19 @@ Messages::Messages(int32_t rank, int32_t world_size, const Settings& settings, c
       sockets_(sockets),
       wake_(wake),
       messenger_(
-          rank, world_size, [this](int32_t peer) { ready_.push_back(peer); }, limits_of(settings)) {}
+          rank, world_size, [this](int32_t peer) { note_ready(peer); }, limits_of(settings)) {}
+
+// Without an exception: the messenger has queued the frame.
+void Messages::note_ready(int32_t rank) noexcept {
+  try {
+    ready_.push_back(rank);
+  } catch (const std::bad_alloc&) {
+    has_more_ready_ = true;
+  }
+}
 
 std::unique_ptr<sdk::CompletionWork> Messages::submit(const bp_op& op) {
-  // The connection to a sender is what reports its death.
+  // A sender's death is detected by a broken connection to it.
   if (op.kind == BP_RECV && op.message == nullptr && op.peer != BP_ANY_SOURCE) connect(op.peer);
   return messenger_.submit(op);
 }
@@ -68,7 +76,7 @@ bp_message* Messages::probe(int32_t peer, uint64_t tag, bp_result& result) {
   return message;
 }
 
-void Messages::sever(int32_t rank, const std::string& why) {
+void Messages::close_connection(int32_t rank, const std::string& why) {
   lose(rank,
        sdk::Failure(BP_PEER_LOST,
                     "the connection to rank " + std::to_string(rank) + " was closed in the middle of a message: " + why,
@@ -106,10 +114,10 @@ void Messages::resolve(int32_t rank, const std::string& endpoint, const std::str
   try {
     const bool known = endpoint.starts_with("tcp://") || endpoint.starts_with("ipc://@");
     if (endpoint.size() > 256 || !known) throw ::zmq::error_t();
-    sockets_.dial(rank, endpoint, public_key);
+    sockets_.dial(rank, endpoint, sockets_.secure() ? public_key : std::to_string(token_));
   } catch (const ::zmq::error_t&) {
     lose(rank, sdk::Failure(BP_INTERNAL,
-                            "the store holds no address that zmq can dial for rank " + std::to_string(rank) + ": '" +
+                            "zmq: the store has no valid endpoint of rank " + std::to_string(rank) + ": '" +
                                 endpoint.substr(0, 256) + "'",
                             rank));
     return;
@@ -135,11 +143,16 @@ Header Messages::header(Kind kind, uint64_t value) const {
 }
 
 void Messages::send_ready() {
-  while (!ready_.empty()) {
-    for (const int32_t rank : std::exchange(ready_, {})) {
-      connect(rank);
-      send_to(rank);
-    }
+  for (size_t i = 0; i < ready_.size(); ++i) {
+    connect(ready_[i]);
+    send_to(ready_[i]);
+  }
+  ready_.clear();
+  if (!std::exchange(has_more_ready_, false)) return;
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (!messenger_.has_frame(rank)) continue;
+    connect(rank);
+    send_to(rank);
   }
 }
 
@@ -150,7 +163,7 @@ void Messages::send_to(int32_t rank) {
     const bool has_frame = other.introduced && messenger_.has_frame(rank);
     if (other.introduced && !has_frame && !other.is_leaving) return;
     const Sent sent = sockets_.begin(rank);
-    if (sent == Sent::kGone) return;  // the broken connection will be reported
+    if (sent == Sent::kNotConnected) return;  // the broken connection will be reported
     if (sent == Sent::kFull) {
       if (std::find(backlog_.begin(), backlog_.end(), rank) == backlog_.end()) backlog_.push_back(rank);
       return;
@@ -159,8 +172,8 @@ void Messages::send_to(int32_t rank) {
       send_frame(rank);
     } else {
       ::zmq::message_t message =
-          compose(header(other.introduced ? Kind::kBye : Kind::kHello, static_cast<uint64_t>(rank)));
-      sockets_.part(message, false);
+          compose(header(other.introduced ? Kind::kGoodbye : Kind::kHello, static_cast<uint64_t>(rank)));
+      sockets_.send_part(message, false);
       if (other.introduced) other.is_leaving = false;
       other.introduced = true;
     }
@@ -178,11 +191,11 @@ void Messages::send_frame(int32_t rank) {
   std::memcpy(message.data(), &front, sizeof front);
   std::memcpy(message.data<std::byte>() + sizeof front, &frame.head, sizeof frame.head);
   if (behind > 0) std::memcpy(message.data<std::byte>() + kHeadSize, frame.data.data(), behind);
-  sockets_.part(message, borrows);
+  sockets_.send_part(message, borrows);
   if (!borrows) return;
   auto* const data = const_cast<std::byte*>(frame.data.data());
   ::zmq::message_t body(data, frame.data.size(), &release, new Borrowed{std::move(frame.buffer), &wake_});
-  sockets_.part(body, false);
+  sockets_.send_part(body, false);
 }
 
 TimePoint Messages::progress(const sdk::Completion* wanted) {
@@ -197,28 +210,28 @@ TimePoint Messages::progress(const sdk::Completion* wanted) {
   }
   const TimePoint now = std::chrono::steady_clock::now();
   while (const std::optional<int32_t> rank = sockets_.broken()) {
-    if (!peer(*rank).lost) suspects_.try_emplace(*rank, now + kGrace);
+    if (!peer(*rank).lost) suspects_.try_emplace(*rank, now + std::chrono::nanoseconds(base::grace::kBrokenConnection));
   }
   lose_suspects(now);
   send_ready();
   for (const int32_t rank : std::exchange(backlog_, {})) send_to(rank);
-  // Last, because all calls above may have consumed the readiness that announced an answer.
-  take_answers();
+  // Last, because all calls above may have consumed the readiness that announced a reply.
+  receive_replies();
   if (taken == kBatch) return TimePoint::min();
-  TimePoint due = backlog_.empty() ? TimePoint::max() : now + kRetry;
+  TimePoint due = sockets_.limiter().enforce(now);
+  if (!backlog_.empty()) due = std::min(due, now + kRetry);
   for (const auto& [rank, time] : suspects_) due = std::min(due, time);
   return due;
 }
 
-void Messages::take_answers() {
+void Messages::receive_replies() {
   Inbound message;
   while (!aborted_ && sockets_.receive_reply(message)) on_reply(message);
 }
 
 void Messages::reject(const char* what) {
-  if (std::exchange(warned_, true)) return;
-  host_.log(BP_LOG_WARN,
-            std::string("zmq: dropped ") + what + ": a process outside this group sends to this port (logged once)");
+  host_.log(rejected_, BP_LOG_WARN,
+            std::string("zmq: dropped ") + what + ": a process outside this group sends to this port");
 }
 
 void Messages::on_message(Inbound& message) {
@@ -226,7 +239,7 @@ void Messages::on_message(Inbound& message) {
       message.frames == 0 ? std::nullopt
                           : parse(message.frame.data<std::byte>(), message.frame.size(), token_, world_size_);
   const bool has_body = header && header->kind == Kind::kFrame && message.frames == 2;
-  if (!header || header->source == rank_ || header->kind == Kind::kFarewell || (message.frames != 1 && !has_body)) {
+  if (!header || header->source == rank_ || header->kind == Kind::kGoodbyeAck || (message.frames != 1 && !has_body)) {
     return reject("a malformed message");
   }
   if (header->kind == Kind::kHello && header->value != static_cast<uint64_t>(rank_)) {
@@ -235,14 +248,17 @@ void Messages::on_message(Inbound& message) {
   Peer& other = peer(header->source);
   // A rank sends along the connection that it introduced itself on, and does so once: a second hello is a replay. Where
   // ranks have keys, it must be the connection that its own key let in.
-  const bool proven = !sockets_.secure() || Admission::rank_of(message.frame) == header->source;
-  if (header->kind == Kind::kHello && other.route.empty() && proven) other.route = message.route.to_string();
+  const bool proven = !sockets_.secure() || ZapHandler::rank_of(message.frame) == header->source;
+  if (header->kind == Kind::kHello && other.route.empty() && proven) {
+    other.route = message.route.to_string();
+    sockets_.limiter().prove(message.frame);
+  }
   if (other.route.empty() || message.route.to_string_view() != other.route) {
     return reject("a message in the name of another rank");
   }
   ++other.received;
   if (!other.lost && header->kind == Kind::kFrame) on_frame(*header, message);
-  if (!other.lost && header->kind == Kind::kBye) on_bye(*header, message);
+  if (!other.lost && header->kind == Kind::kGoodbye) on_goodbye(*header, message);
   leave_if_complete(header->source);
 }
 
@@ -268,24 +284,24 @@ void Messages::on_frame(const Header& header, Inbound& message) {
   }
 }
 
-// A bye along the connection that brought all other messages proves that they have arrived.
-void Messages::on_bye(const Header& bye, const Inbound& message) {
-  Peer& other = peer(bye.source);
-  other.farewell.assign(message.frame.data<char>() + sizeof bye, message.frame.size() - sizeof bye);
+// A goodbye along the connection that brought all other messages proves that they have arrived.
+void Messages::on_goodbye(const Header& goodbye, const Inbound& message) {
+  Peer& other = peer(goodbye.source);
+  other.leave_reason.assign(message.frame.data<char>() + sizeof goodbye, message.frame.size() - sizeof goodbye);
   other.leaves_after = other.received;
-  sockets_.reply(other.route, compose(header(Kind::kFarewell)));
+  sockets_.reply(other.route, compose(header(Kind::kGoodbyeAck)));
 }
 
 void Messages::on_reply(Inbound& message) {
   const std::optional<Header> header =
       message.frames != 1 ? std::nullopt
                           : parse(message.frame.data<std::byte>(), message.frame.size(), token_, world_size_);
-  if (!header || header->source != Sockets::rank_of(message.route)) return reject("a malformed answer");
+  if (!header || header->source != Sockets::rank_of(message.route)) return reject("a malformed reply");
   Peer& other = peer(header->source);
-  if (header->kind == Kind::kFarewell) {
-    other.answered = true;
-  } else if (header->kind == Kind::kBye) {
-    other.farewell.assign(message.frame.data<char>() + sizeof(Header), message.frame.size() - sizeof(Header));
+  if (header->kind == Kind::kGoodbyeAck) {
+    other.goodbye_acknowledged = true;
+  } else if (header->kind == Kind::kGoodbye) {
+    other.leave_reason.assign(message.frame.data<char>() + sizeof(Header), message.frame.size() - sizeof(Header));
     other.leaves_after = header->value;
     leave_if_complete(header->source);
   }
@@ -294,7 +310,7 @@ void Messages::on_reply(Inbound& message) {
 void Messages::leave_if_complete(int32_t rank) {
   const Peer& other = peer(rank);
   if (other.lost || !other.leaves_after || other.received < *other.leaves_after) return;
-  lose(rank, decode_reason(other.farewell, rank, world_size_));
+  lose(rank, decode_reason(other.leave_reason, rank, world_size_));
 }
 
 void Messages::lose_suspects(TimePoint now) {
@@ -306,23 +322,20 @@ void Messages::lose_suspects(TimePoint now) {
       continue;
     }
     suspect = suspects_.erase(suspect);
-    lose(rank,
-         other.leaves_after
-             ? decode_reason(other.farewell, rank, world_size_)
-             : sdk::Failure(BP_PEER_LOST,
-                            "rank " + std::to_string(rank) + " is lost: its connection broke without a goodbye", rank));
+    lose(rank, other.leaves_after ? decode_reason(other.leave_reason, rank, world_size_)
+                                  : sdk::peer_lost(rank, "its connection broke without a goodbye"));
   }
 }
 
-// Ends what needs that rank. Its eager messages can still be received.
+// Fails the operations that need that rank. Its eager messages can still be received.
 void Messages::lose(int32_t rank, const sdk::Failure& why) {
   Peer& other = peer(rank);
   if (other.lost) return;
   other.lost.emplace(why);
-  // A rank that left in order had received all that it wanted: the buffers that libzmq has come back soon.
-  const bool in_order = other.leaves_after && other.farewell.empty();
+  // A rank that left in order has received what it wanted: libzmq soon returns the buffers that it has.
+  const bool in_order = other.leaves_after && other.leave_reason.empty();
   messenger_.lost(rank, why, !in_order);
-  sockets_.hang_up(rank);
+  sockets_.disconnect(rank);
 }
 
 void Messages::begin_goodbye() {
@@ -333,9 +346,9 @@ void Messages::begin_goodbye() {
   }
 }
 
-bool Messages::goodbye_answered() const {
+bool Messages::goodbye_confirmed() const {
   return std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
-    return !entry.second.dialled || entry.second.answered || entry.second.lost;
+    return !entry.second.dialled || entry.second.goodbye_acknowledged || entry.second.lost;
   });
 }
 
@@ -344,8 +357,8 @@ void Messages::end_goodbye() {
   for (auto& [rank, other] : peers_) {
     if (other.route.empty() || (other.lost && !aborted_)) continue;
     // After an abort, messages that were sent may never arrive: peers must not wait for them.
-    const Header bye = header(Kind::kBye, aborted_ ? 0 : other.sent);
-    sockets_.reply(other.route, compose(bye, reason.data(), reason.size()));
+    const Header goodbye = header(Kind::kGoodbye, aborted_ ? 0 : other.sent);
+    sockets_.reply(other.route, compose(goodbye, reason.data(), reason.size()));
   }
 }
 

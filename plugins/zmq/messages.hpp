@@ -16,22 +16,20 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backplane/base/event_fd.hpp"
 #include "backplane/sdk/messenger.hpp"
 #include "transport.hpp"
 #include "wire.hpp"
 
 namespace backplane::zmq {
 
-class EventFd;
-using TimePoint = std::chrono::steady_clock::time_point;
-
 class Messages {
  public:
   // `wake`: raised when libzmq has released the last of a send's buffer. Outlives the sockets.
   Messages(int32_t rank, int32_t world_size, const Settings& settings, const sdk::Host& host, uint64_t token,
-           Sockets& sockets, const EventFd& wake);
+           Sockets& sockets, const base::EventFd& wake);
 
-  // As sdk::Messenger's. Call send_ready after each of them, and after a cancel.
+  // Like those of sdk::Messenger. Call send_ready after each of them, and after a cancel.
   std::unique_ptr<sdk::CompletionWork> submit(const bp_op& op);
   bp_message* probe(int32_t peer, uint64_t tag, bp_result& result);
   void drop(bp_message* message) noexcept { messenger_.drop(message); }
@@ -39,17 +37,17 @@ class Messages {
   void send_ready();
 
   // Ends the connection to a rank, so that libzmq releases the buffers of messages on their way to it.
-  void sever(int32_t rank, const std::string& why);
-  // Fails all operations. A send whose buffer libzmq has ends once the sockets are closed.
+  void close_connection(int32_t rank, const std::string& why);
+  // Fails all operations. A send whose buffer libzmq holds ends once the sockets are closed.
   void abort(const sdk::Failure& why);
   const std::optional<sdk::Failure>& aborted() const { return aborted_; }
 
-  // Moves all operations on. Returns when to call again if nothing happens before; TimePoint::min() for at once.
-  // Returns early when `wanted` (may be null) is done.
+  // Progresses all operations. Returns the latest time of the next call; TimePoint::min() means at once. Returns early
+  // when `wanted` (may be null) is done.
   TimePoint progress(const sdk::Completion* wanted = nullptr);
 
-  // The part of progress that must follow every other call: each may have consumed the readiness of the descriptors.
-  void take_answers();
+  // Receives replies. Must follow every other call, since each may have consumed the readiness of the descriptors.
+  void receive_replies();
   bool has_backlog() const { return !backlog_.empty(); }
 
   // Peers that are needed but whose address is unknown.
@@ -59,10 +57,10 @@ class Messages {
   // `notify` is called when there is a new unresolved peer.
   void on_unresolved(std::function<void()> notify) { notify_unresolved_ = std::move(notify); }
 
-  // Leaving in order: begin_goodbye tells the peers that got messages from here. Once all have answered, end_goodbye
-  // tells the others.
+  // An orderly leave: begin_goodbye sends a goodbye to the peers that this rank has dialled. Once all have answered,
+  // end_goodbye sends one to the peers that have dialled this rank.
   void begin_goodbye();
-  bool goodbye_answered() const;
+  bool goodbye_confirmed() const;
   void end_goodbye();
 
  private:
@@ -70,17 +68,18 @@ class Messages {
     bool needed = false;
     bool dialled = false;
     bool introduced = false;               // the hello is sent
-    bool is_leaving = false;               // a bye follows the last frame
+    bool is_leaving = false;               // a goodbye follows the last frame
     std::optional<sdk::Failure> lost;      // why no messages are exchanged any more
     uint64_t sent = 0;                     // messages
     uint64_t received = 0;                 // messages
-    std::optional<uint64_t> leaves_after;  // it sent a bye: nothing follows this many messages
-    std::string farewell;                  // the reason in its bye
-    bool answered = false;                 // it has our bye, and all messages before
+    std::optional<uint64_t> leaves_after;  // it sent a goodbye: it leaves after this many messages
+    std::string leave_reason;              // the reason in its goodbye
+    bool goodbye_acknowledged = false;     // it has our goodbye and all earlier messages
     std::string route;                     // for replies; empty if it has not dialled
   };
 
   Peer& peer(int32_t rank) { return peers_[rank]; }
+  void note_ready(int32_t rank) noexcept;
   void connect(int32_t rank);
   Header header(Kind kind, uint64_t value = 0) const;
   ::zmq::message_t compose(const Header& header, const void* body = nullptr, size_t size = 0) const;
@@ -90,7 +89,7 @@ class Messages {
   void on_message(Inbound& message);
   void on_frame(const Header& header, Inbound& message);
   void on_reply(Inbound& message);
-  void on_bye(const Header& header, const Inbound& message);
+  void on_goodbye(const Header& header, const Inbound& message);
   void reject(const char* what);
 
   void leave_if_complete(int32_t rank);
@@ -103,14 +102,15 @@ class Messages {
   const sdk::Host host_;
   const uint64_t token_;
   Sockets& sockets_;
-  const EventFd& wake_;
+  const base::EventFd& wake_;
   std::function<void()> notify_unresolved_;
 
   std::unordered_map<int32_t, Peer> peers_;  // those in use
   std::vector<int32_t> ready_;               // ranks that the messenger has a frame for
+  bool has_more_ready_ = false;              // there was no memory to note another one
   std::vector<int32_t> backlog_;             // ranks whose frames wait for room in libzmq
-  std::map<int32_t, TimePoint> suspects_;    // connection broken, goodbye perhaps on its way: lost from then on
-  bool warned_ = false;
+  std::map<int32_t, TimePoint> suspects_;    // their connection is broken: lost at this time unless a goodbye arrives
+  base::LogLimit rejected_;
   std::optional<sdk::Failure> aborted_;
   sdk::Messenger messenger_;  // last: its callback uses ready_
 };

@@ -11,12 +11,20 @@ std::chrono::milliseconds duration(const sdk::Options& options, const char* key)
   return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::nanoseconds(options.integer(key)));
 }
 
+// The address that the options name; empty if they name none.
+std::string named_address(const sdk::Options& options) {
+  const std::string& interface = options.text("iface");
+  if (!interface.empty()) return interface_address(interface);
+  const std::string& address = options.text("address");
+  return address.empty() ? "" : checked_address(address);
+}
+
 }  // namespace
 
-Settings read_settings(const sdk::Options& options) {
+Settings read_settings(const sdk::Context& context) {
+  const sdk::Options& options = context.options;
   Settings settings;
-  const std::string& interface = options.text("iface");
-  settings.address = interface.empty() ? checked_address(options.text("address")) : interface_address(interface);
+  settings.address = sdk::listening_address(context, named_address(options));
   settings.ipc = options.text("transport") == "ipc";
   settings.io_threads = static_cast<int>(options.integer("io_threads"));
   settings.linger = duration(options, "linger");
@@ -29,7 +37,7 @@ Settings read_settings(const sdk::Options& options) {
   settings.poll = std::chrono::nanoseconds(options.integer("poll"));
   settings.heartbeat = duration(options, "heartbeat");
   settings.receive_high_water_mark = static_cast<int>(options.integer("rcvhwm"));
-  // What is in the way of heartbeats ends living connections: libzmq reads none while the queue is full.
+  // libzmq reads no heartbeats while the queue is full, and would end live connections.
   if (settings.receive_high_water_mark == 0)
     settings.receive_high_water_mark = settings.heartbeat.count() > 0 ? 256 : 16;
   const auto largest = static_cast<uint64_t>(settings.max_message_size) - kHeadSize;

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "progress.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 namespace backplane::zmq {
@@ -13,26 +9,29 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long the group's thread watches before it takes over: longer than the pause between two operations of a busy
-// program, short against the latency of an asynchronous operation that a user would notice.
+// Delay before the group's thread takes over: longer than the pause between two operations of a busy program, shorter
+// than a latency of asynchronous operations that users would notice.
 constexpr std::chrono::milliseconds kWatch(1);
 
-// Far enough for "no deadline", near enough for every clock's arithmetic.
+// Limits a time to one day from now, so that clock arithmetic cannot overflow.
 TimePoint bounded(TimePoint until) { return std::min(until, Clock::now() + std::chrono::hours(24)); }
 
 }  // namespace
 
-EventFd::EventFd() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (fd_ < 0) throw sdk::Failure(BP_RESOURCE, "zmq: no descriptor left for an eventfd", -1, errno);
-}
-EventFd::~EventFd() { close(fd_); }
-void EventFd::raise() const { eventfd_write(fd_, 1); }
-void EventFd::clear() const {
-  eventfd_t count = 0;
-  eventfd_read(fd_, &count);
+TimePoint deadline_after(int64_t timeout_ns) {
+  constexpr int64_t kYear = INT64_C(365) * 86400 * 1000000000;  // the clock would overflow far beyond it
+  return timeout_ns < 0 || timeout_ns > kYear ? TimePoint::max() : Clock::now() + std::chrono::nanoseconds(timeout_ns);
 }
 
-Driver::Driver(const EventFd& wake, const std::vector<int>& descriptors, std::chrono::nanoseconds poll,
+bool poll_until(std::vector<pollfd>& polled, TimePoint until) {
+  for (pollfd& each : polled) each.revents = 0;
+  const auto left = std::max<std::chrono::nanoseconds>(bounded(until) - Clock::now(), std::chrono::nanoseconds(0));
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
+  const timespec timeout = {seconds.count(), (left - seconds).count()};
+  return ppoll(polled.data(), polled.size(), &timeout, nullptr) > 0;
+}
+
+Driver::Driver(const base::EventFd& wake, const std::vector<int>& descriptors, std::chrono::nanoseconds poll,
                Progress progress, Upkeep upkeep)
     : wake_(wake),
       polled_{{wake.get(), POLLIN, 0}},
@@ -96,17 +95,10 @@ void Driver::sleep(Lock& lock, TimePoint until) {
   const bool polls = driven_for_ != nullptr;
   lock.unlock();
   // Polling yields the processor to libzmq's threads.
-  if (!polls || !spin_policy_.poll(until, [this] { return poll({}); })) poll(until);
+  if (!polls || !spin_policy_.poll(until, [this] { return poll_until(polled_, {}); })) poll_until(polled_, until);
   if (polled_[0].revents != 0) wake_.clear();
   lock.lock();
   sleeping_ = false;
-}
-
-bool Driver::poll(TimePoint until) {
-  const auto left = std::max<std::chrono::nanoseconds>(bounded(until) - Clock::now(), std::chrono::nanoseconds(0));
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
-  const timespec timeout = {seconds.count(), (left - seconds).count()};
-  return ppoll(polled_.data(), polled_.size(), &timeout, nullptr) > 0;
 }
 
 TimePoint Driver::step(Lock& lock, TimePoint until) {

@@ -3,8 +3,8 @@
 // The threads that wait for the sockets. At most one thread at a time, the driver, sleeps on their descriptors. It
 // progresses all operations of the group. A thread that waits for an operation becomes the driver, because handing a
 // message from one thread to another costs more than receiving it. The group's own thread drives when no other thread
-// waits. It takes over a moment after the last driver, to stay out of the way of a program that starts the next
-// operation at once.
+// waits. It takes over one millisecond after the last driver, so that it does not compete with a program that starts
+// the next operation at once.
 #pragma once
 
 #include <poll.h>
@@ -16,46 +16,39 @@
 #include <mutex>
 #include <vector>
 
+#include "backplane/base/event_fd.hpp"
+#include "backplane/sdk/completion.hpp"
 #include "backplane/sdk/spin_policy.hpp"
-#include "messages.hpp"
+#include "options.hpp"
 
 namespace backplane::zmq {
 
-// Closes itself; close-on-exec.
-class EventFd {
- public:
-  EventFd();
-  ~EventFd();
-  EventFd(const EventFd&) = delete;
-  EventFd& operator=(const EventFd&) = delete;
-  int get() const { return fd_; }
-  void raise() const;
-  void clear() const;
+// When a timeout of the ABI ends; TimePoint::max() for none.
+TimePoint deadline_after(int64_t timeout_ns);
 
- private:
-  int fd_;
-};
+// Polls the descriptors until the given time. Returns true if one of them is ready.
+bool poll_until(std::vector<pollfd>& polled, TimePoint until);
 
 class Driver {
  public:
   using Lock = std::unique_lock<std::mutex>;
-  // Progresses all operations, or enough that `wanted` (may be null) is done. Returns when to be called again at the
-  // latest. Called by the driver, locked.
+  // Progresses all operations, or returns early when `wanted` (may be null) is done. Returns the latest time of the
+  // next call. Called by the driver, locked.
   using Progress = std::function<TimePoint(const sdk::Completion* wanted)>;
-  // Work of the group's own thread. May unlock meanwhile. Returns when to be called again at the latest.
+  // Work of the group's own thread. May unlock meanwhile. Returns the latest time of the next call.
   using Upkeep = std::function<TimePoint(Lock&)>;
 
-  // `poll`: how long a thread that waits polls the descriptors before it sleeps on them, where that helps.
-  Driver(const EventFd& wake, const std::vector<int>& descriptors, std::chrono::nanoseconds poll, Progress progress,
-         Upkeep upkeep);
+  // `poll`: how long a waiting thread polls the descriptors before it sleeps on them, if its SpinPolicy permits.
+  Driver(const base::EventFd& wake, const std::vector<int>& descriptors, std::chrono::nanoseconds poll,
+         Progress progress, Upkeep upkeep);
 
-  // Guards everything of the group.
+  // Guards the whole group.
   std::mutex& mutex() { return mutex_; }
 
   // Waits until the operation is done or the deadline has passed.
   void wait(Lock& lock, const sdk::Completion& operation, TimePoint deadline);
-  // To be called, locked, after another thread than the driver has progressed operations. `due`: when to progress next
-  // at the latest.
+  // Call, locked, after a thread other than the driver has progressed operations. `due`: when to progress next at the
+  // latest.
   void changed(TimePoint due = TimePoint::max());
   bool driving() const { return driving_; }
   // Makes the group's thread do its upkeep now. Locked.
@@ -78,12 +71,10 @@ class Driver {
   void drive(Lock& lock, const sdk::Completion* operation, TimePoint deadline);
   void stand_by(Lock& lock, TimePoint due);
   void sleep(Lock& lock, TimePoint until);
-  // On the descriptors, not locked; true if one of them is readable.
-  bool poll(TimePoint until);
   void pass_on();
   void wake_done();
 
-  const EventFd& wake_;
+  const base::EventFd& wake_;
   std::vector<pollfd> polled_;  // wake_ first
   sdk::SpinPolicy spin_policy_;
   const Progress progress_;
@@ -98,7 +89,7 @@ class Driver {
   uint64_t drives_ = 0;                          // by waiting threads
   std::list<Waiter> waiting_;                    // threads that sleep until done or until they may drive
   std::condition_variable thread_turn_;
-  bool parked_ = false;     // the group's thread leaves the driving to others until told
+  bool parked_ = false;     // the group's thread sleeps until no other thread drives
   bool attention_ = false;  // upkeep is wanted
   bool stopping_ = false;
 };

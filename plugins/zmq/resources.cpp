@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "resources.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
 #include <latch>
 #include <list>
@@ -12,15 +8,16 @@
 #include <system_error>
 #include <thread>
 
-#include "progress.hpp"
+#include "backplane/base/event_fd.hpp"
+#include "backplane/sdk/sdk.hpp"
 
 namespace backplane::zmq {
 namespace {
 
-// Of a context: a mailbox of its own; for the reaper and each I/O thread a mailbox and an epoll. Of each of the four
-// sockets (one is the monitor's), and the one that lets peers in: a mailbox. Then two listening descriptors and the
-// group's eventfd; and some for what is needed while peers are dialled.
-constexpr int kDescriptors = 1 + 2 + 5 + 3 + 7;
+// One mailbox of the context; a mailbox and an epoll of the reaper and of each I/O thread; a mailbox of each socket:
+// six (two are monitors') and the ZAP handler's; two listening descriptors, the group's eventfd and the limiter's two;
+// seven for connecting.
+constexpr int kDescriptors = 1 + 2 + 7 + 5 + 7;
 constexpr int kDescriptorsPerThread = 2;
 constexpr int kThreads = 2;  // the reaper and the group's own
 
@@ -28,10 +25,10 @@ void require_descriptors(int count) {
   const std::string advice = "zmq: a group needs " + std::to_string(count) +
                              " descriptors to begin with; raise this process's limit (ulimit -n)";
   try {
-    std::list<EventFd> tried;
+    std::list<base::EventFd> tried;
     while (count-- > 0) tried.emplace_back();
-  } catch (const sdk::Failure& e) {
-    throw sdk::Failure(BP_RESOURCE, advice, -1, e.native_code());
+  } catch (const std::system_error& e) {
+    throw sdk::Failure(BP_RESOURCE, advice, -1, e.code().value());
   }
 }
 
@@ -55,13 +52,13 @@ void require_threads(int count) {
                      -1, error);
 }
 
-// From then on blocks up to this size come from the heap, and twice as much may lie idle at its end.
+// Freeing a block of this size makes glibc take blocks up to it from the heap, and keep twice as much free memory.
 constexpr size_t kKept = size_t{4} << 20;
 
 }  // namespace
 
 void keep_memory_for_messages() {
-  void* volatile block = std::malloc(kKept);  // volatile, so that the compiler leaves both calls where they are
+  void* volatile block = std::malloc(kKept);  // volatile keeps the compiler from removing both calls
   std::free(block);
 }
 

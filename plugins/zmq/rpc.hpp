@@ -4,8 +4,8 @@
 // them. After a broken connection the sender reconnects and resends unconfirmed messages; the receiver drops
 // duplicates. Confirmations travel with messages of the other direction, or after a short delay by themselves.
 //
-// Sends run on the caller's thread. One thread receives, connects, and reports to the core. One mutex guards the state;
-// it is not held when the core is called. Messages are released on that thread only.
+// Sends run on the caller's thread. One thread receives, connects, reports to the core and releases messages. One mutex
+// guards the state; it is not held when the core is called.
 #pragma once
 
 #include <poll.h>
@@ -40,102 +40,104 @@ class RpcAgent final : public sdk::RpcAgent {
   void abort(const sdk::Failure& why) noexcept override;
 
  private:
-  using Kept = std::shared_ptr<Departure>;
+  using Message = std::shared_ptr<Outgoing>;
 
   struct Peer {
     Address address;
     Token token = {};
-    std::optional<sdk::Failure> gone;  // why nothing goes there for now
+    std::optional<sdk::Failure> lost;  // why messages to it fail until kRetryAfter has passed
     TimePoint lost_at;
 
-    uint64_t last_number = 0;  // of what was sent there
-    std::deque<Kept> unconfirmed;
-    TimePoint asked_at;  // when it was asked for, or last gave, a confirmation
+    uint64_t last_number = 0;  // of the last message to it
+    std::deque<Message> unconfirmed;
+    TimePoint confirmed_at;  // last confirmation from it, or request for one
     bool dialled = false;
-    TimePoint dial_at;  // not before
-    int failures = 0;   // of connections since something was confirmed
+    TimePoint dial_at;  // earliest time of the next dial
+    int failures = 0;   // failed connections since the last confirmation
     TimePoint failing_since;
 
-    uint64_t received = 0;  // number of the last message from there
-    uint64_t owed = 0;      // messages not yet confirmed to it
-    TimePoint owed_since;
+    uint64_t received = 0;        // number of the last message from it
+    uint64_t unacknowledged = 0;  // messages from it without a receipt
+    TimePoint unacknowledged_since;
   };
 
-  // What the core is told without the lock, in this order.
-  struct News {
+  // Reported to the core without the lock, in this order.
+  struct Events {
     struct Failed {
       int32_t to;
       uint64_t id;
       sdk::Failure why;
     };
-    std::vector<std::pair<int32_t, sdk::Failure>> back;  // those who were lost, and why; now they can be told
-    std::vector<std::shared_ptr<RpcArrival>> arrivals;
+    // Lost workers that have sent a message since. The core must report to them that replies to them were lost.
+    std::vector<std::pair<int32_t, sdk::Failure>> returned;
+    std::vector<std::shared_ptr<Incoming>> received;
     std::vector<Failed> failed;
     std::vector<std::pair<int32_t, sdk::Failure>> lost;
   };
 
-  // Unused messages. The agent's thread destroys them, since they run destructors of the program.
-  class Finished {
+  // Released messages. The agent's thread destroys them, since they run destructors of the program.
+  class Released {
    public:
-    explicit Finished(RpcAgent* agent) : agent_(*agent) {}
-    void add(std::unique_ptr<Departure> message);  // any thread
+    explicit Released(RpcAgent* agent) : agent_(*agent) {}
+    void add(std::unique_ptr<Outgoing> message);  // any thread
     bool any() const { return any_.load(); }
-    std::vector<std::unique_ptr<Departure>> take();
+    std::vector<std::unique_ptr<Outgoing>> take();
 
    private:
     RpcAgent& agent_;
     std::atomic<bool> any_ = false;
     std::mutex mutex_;
-    std::vector<std::unique_ptr<Departure>> messages_;
+    std::vector<std::unique_ptr<Outgoing>> messages_;
   };
 
   // rpc.cpp
   void publish_address();
-  void learn(int32_t rank, const sdk::Context& context);
+  void look_up(int32_t rank, const sdk::Context& context);
   void run();
   void serve();
-  void give_up(const sdk::Failure& why);
-  void tell(const News& news);
+  void fail(const sdk::Failure& why);
+  void report(const Events& events);
   void sleep(TimePoint until);
-  bool poll(TimePoint until);
   void wake();
 
   // rpc_messages.cpp; all with the lock
-  bool receive(News* news);
-  void take(std::vector<::zmq::message_t> frames, News* news);
+  bool receive(Events* events);
+  void on_message(std::vector<::zmq::message_t> frames, Events* events);
   void confirm(Peer* peer, uint64_t number);
-  void admit();
-  void note_breaks(News* news);
-  void broke(int32_t rank, News* news);
-  void lose(int32_t rank, const sdk::Failure& why, News* news);
-  TimePoint keep_up(News* news);
-  void keep_up(int32_t rank, TimePoint now, News* news);
-  void expire(int32_t rank, TimePoint now, News* news);
-  void dial(int32_t rank, News* news);
-  bool post(int32_t rank, RpcKind kind, const Kept& message = nullptr);
-  void call_at(TimePoint due);
+  void answer_zap();
+  void on_breaks(Events* events);
+  void on_break(int32_t rank, Events* events);
+  void lose(int32_t rank, const sdk::Failure& why, Events* events);
+  TimePoint maintain(Events* events);
+  void maintain(int32_t rank, TimePoint now, Events* events);
+  void expire(int32_t rank, TimePoint now, Events* events);
+  void dial(int32_t rank, Events* events);
+  bool post(int32_t rank, RpcKind kind, const Message& message = nullptr);
+  void maintain_at(TimePoint due);
 
   const sdk::RpcHost core_;
   const sdk::Host host_;
   const int32_t rank_;
   const Settings settings_;
   Token token_ = {};
-  EventFd wake_;
-  Finished finished_;
+  base::EventFd wake_;
+  Released released_;
   std::atomic<bool> asleep_ = false;
-  std::atomic<bool> called_ = false;  // the thread is to look again before it sleeps
+  std::atomic<bool> woken_ = false;  // the thread must check again before it sleeps
 
   std::mutex mutex_;  // guards what follows
-  Sockets sockets_;   // its messages end in finished_
+  Sockets sockets_;   // its messages end in released_
   std::vector<Peer> peers_;
   std::unordered_map<std::string, int32_t> keys_;  // workers by their public keys
   std::optional<sdk::Failure> ended_;
   bool aborted_ = false;
-  TimePoint due_ = TimePoint::max();  // when keep_up has to look at the peers
-  bool warned_ = false;
+  TimePoint due_ = TimePoint::max();  // of the next maintain()
+  base::LogLimit rejected_;           // messages of other processes
+  base::LogLimit dropped_;
 
-  std::vector<pollfd> polled_;  // the thread's; wake_ first
-  TimePoint busy_until_;        // the thread's: it looks until then before it sleeps
+  // Used by the thread only.
+  std::vector<pollfd> polled_;  // wake_ first
+  TimePoint poll_until_;        // before it sleeps
   sdk::SpinPolicy spin_policy_{settings_.poll};
   std::thread thread_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the agent's connections bring, and how they are kept.
+// Received messages, confirmations and connections.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -13,14 +13,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr int kAtATime = 64;              // messages that are taken in before the core hears of them
-constexpr milliseconds kReceiptDelay(5);  // in which a message of our own may carry the confirmation
-constexpr uint64_t kMostOwed = 64;        // messages, after which it goes at once
-constexpr milliseconds kPatience(500);    // for a confirmation, before it is asked for
+constexpr int kReceiveBatch = 64;             // messages received before they are reported
+constexpr milliseconds kReceiptDelay(5);      // for a message of this worker that carries the confirmation
+constexpr uint64_t kReceiptAfter = 64;        // unacknowledged messages; then a receipt is sent at once
+constexpr milliseconds kConfirmTimeout(500);  // before a confirmation is requested
 constexpr milliseconds kLongestRetryPause(500);
-constexpr int kFewFailures = 3;
+constexpr int kMinFailures = 3;  // of connections to a lost worker
 
-// Before the connection is dialled for the nth time without success.
+// Before the next dial.
 milliseconds pause_after(int failures) {
   return failures <= 1 ? milliseconds(0)
                        : std::min(kLongestRetryPause, milliseconds(int64_t{1} << std::min(failures, 20)));
@@ -28,61 +28,67 @@ milliseconds pause_after(int failures) {
 
 }  // namespace
 
-bool RpcAgent::receive(News* news) {
-  admit();
+bool RpcAgent::receive(Events* events) {
+  answer_zap();
   Inbound none;
   while (sockets_.receive_reply(none)) {  // these sockets carry no replies
   }
-  note_breaks(news);
+  on_breaks(events);
   ::zmq::message_t route;
   std::vector<::zmq::message_t> frames;
   int count = 0;
-  while (count < kAtATime && sockets_.receive(route, frames)) {
+  while (count < kReceiveBatch && sockets_.receive(route, frames)) {
     ++count;
-    take(std::move(frames), news);
+    on_message(std::move(frames), events);
   }
+  if (count < kReceiveBatch) due_ = std::min(due_, sockets_.limiter().enforce(Clock::now()));
   return count > 0;
 }
 
-// Those who dial have put their keys into the store before, and this agent has read all of them.
-void RpcAgent::admit() {
-  if (!sockets_.secure()) return;
-  while (const auto& key = sockets_.admission().waiting()) {
-    const auto known = keys_.find(*key);
-    sockets_.admission().answer(known == keys_.end() ? -1 : known->second);
+// Accepts or refuses pending clients. No look-up is needed: this agent has read the keys of all workers.
+void RpcAgent::answer_zap() {
+  const std::string_view token(token_.data(), token_.size());
+  while (const auto& credential = sockets_.zap().pending()) {
+    const auto known = keys_.find(*credential);
+    const int32_t rank = !sockets_.secure()     ? (*credential == token ? 0 : -1)
+                         : known == keys_.end() ? -1
+                                                : known->second;
+    sockets_.zap().answer(rank);
+    sockets_.limiter().update();  // before the first message of this client
   }
 }
 
-void RpcAgent::take(std::vector<::zmq::message_t> frames, News* news) {
+void RpcAgent::on_message(std::vector<::zmq::message_t> frames, Events* events) {
   const auto header =
       frames.empty() ? std::nullopt : parse_header(frames.front(), token_, static_cast<int32_t>(peers_.size()));
   const bool proven =
-      header && (!sockets_.secure() || Admission::rank_of(frames.front()) == header->from) && header->from != rank_;
+      header && (!sockets_.secure() || ZapHandler::rank_of(frames.front()) == header->from) && header->from != rank_;
   if (!proven) {
-    if (std::exchange(warned_, true)) return;
-    return host_.log(BP_LOG_WARN, "zmq: dropped a message that no worker of this job has sent (said once)");
+    return host_.log(rejected_, BP_LOG_WARN, "zmq: dropped a message that is not from a worker of this job");
   }
+  if (sockets_.limiter().has_pending()) sockets_.limiter().prove(frames.front());
   Peer& peer = peers_[static_cast<size_t>(header->from)];
-  if (peer.gone) {  // it was out of reach, and lives; it could not be told that its calls' answers were lost
-    news->back.emplace_back(header->from, *peer.gone);
-    peer.gone.reset();
+  if (peer.lost) {
+    events->returned.emplace_back(header->from, *peer.lost);
+    peer.lost.reset();
     peer.failures = 0;
   }
   confirm(&peer, header->received);
   if (header->kind == RpcKind::kReceipt) return;
   const TimePoint now = Clock::now();
-  if (peer.owed == 0) peer.owed_since = now;
-  // What is sent once more tells that a confirmation was lost, as a question does.
-  const bool urgent = header->kind == RpcKind::kQuestion || header->number <= peer.received;
-  peer.owed += urgent ? kMostOwed : 1;
-  due_ = std::min(due_, peer.owed >= kMostOwed ? now : peer.owed_since + kReceiptDelay);
-  if (header->kind == RpcKind::kQuestion || header->number <= peer.received) return;
+  if (peer.unacknowledged == 0) peer.unacknowledged_since = now;
+  // The sender resends a message if its confirmation was lost.
+  const bool urgent = header->kind == RpcKind::kReceiptRequest || header->number <= peer.received;
+  peer.unacknowledged += urgent ? kReceiptAfter : 1;
+  due_ = std::min(due_, peer.unacknowledged >= kReceiptAfter ? now : peer.unacknowledged_since + kReceiptDelay);
+  if (urgent) return;
   peer.received = header->number;
-  if (auto arrival = parse_message(*header, std::move(frames), core_.max_message_bytes())) {
-    news->arrivals.push_back(std::move(arrival));
+  if (auto message = parse_message(*header, std::move(frames), core_.max_message_bytes())) {
+    events->received.push_back(std::move(message));
   } else {
-    host_.log(BP_LOG_ERROR, "zmq: a message of rank " + std::to_string(header->from) +
-                                " was dropped: it is not what it says, or larger than max_message_bytes");
+    host_.log(dropped_, BP_LOG_ERROR,
+              "zmq: a message of rank " + std::to_string(header->from) +
+                  " was dropped: it is malformed or larger than max_message_bytes");
   }
 }
 
@@ -93,112 +99,114 @@ void RpcAgent::confirm(Peer* peer, uint64_t number) {
     any = true;
   }
   if (!any) return;
-  peer->asked_at = Clock::now();
+  peer->confirmed_at = Clock::now();
   peer->failures = 0;
 }
 
-void RpcAgent::note_breaks(News* news) {
-  std::set<int32_t> ranks;  // several events may tell of one break
+void RpcAgent::on_breaks(Events* events) {
+  std::set<int32_t> ranks;  // one break may cause several events
   while (const auto rank = sockets_.broken()) ranks.insert(*rank);
-  for (const int32_t rank : ranks) broke(rank, news);
+  for (const int32_t rank : ranks) on_break(rank, events);
 }
 
-void RpcAgent::broke(int32_t rank, News* news) {
+void RpcAgent::on_break(int32_t rank, Events* events) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
-  sockets_.hang_up(rank);
+  sockets_.disconnect(rank);
   peer.dialled = false;
   if (peer.unconfirmed.empty()) return;  // the next message dials
   const TimePoint now = Clock::now();
   if (peer.failures++ == 0) peer.failing_since = now;
-  if (peer.failures > kFewFailures && now - peer.failing_since > settings_.connect_timeout) {
-    return lose(
-        rank,
-        sdk::Failure(BP_PEER_LOST,
-                     "rank " + std::to_string(rank) + " is gone: nobody answers at " + peer.address.endpoint, rank),
-        news);
+  if (peer.failures > kMinFailures && now - peer.failing_since > settings_.connect_timeout) {
+    return lose(rank,
+                sdk::Failure(BP_PEER_LOST,
+                             "rank " + std::to_string(rank) + " is lost: no answer at " + peer.address.endpoint, rank),
+                events);
   }
   peer.dial_at = now + pause_after(peer.failures);
   due_ = std::min(due_, peer.dial_at);
 }
 
-void RpcAgent::lose(int32_t rank, const sdk::Failure& why, News* news) {
+void RpcAgent::lose(int32_t rank, const sdk::Failure& why, Events* events) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
-  peer.gone.emplace(why);
+  peer.lost.emplace(why);
   peer.lost_at = Clock::now();
-  for (const Kept& message : peer.unconfirmed) news->failed.push_back({rank, message->message.id(), why});
+  for (const Message& message : peer.unconfirmed) events->failed.push_back({rank, message->message.id(), why});
   peer.unconfirmed.clear();
-  sockets_.hang_up(rank);
+  sockets_.disconnect(rank);
   peer.dialled = false;
-  news->lost.emplace_back(rank, why);
+  events->lost.emplace_back(rank, why);
 }
 
-TimePoint RpcAgent::keep_up(News* news) {
+TimePoint RpcAgent::maintain(Events* events) {
   const TimePoint now = Clock::now();
   if (now < due_) return due_;
   due_ = TimePoint::max();
-  for (int32_t rank = 0; rank < static_cast<int32_t>(peers_.size()); ++rank) keep_up(rank, now, news);
+  for (int32_t rank = 0; rank < static_cast<int32_t>(peers_.size()); ++rank) maintain(rank, now, events);
   return due_;
 }
 
-void RpcAgent::keep_up(int32_t rank, TimePoint now, News* news) {
+void RpcAgent::maintain(int32_t rank, TimePoint now, Events* events) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
-  expire(rank, now, news);
-  if (peer.gone || (peer.unconfirmed.empty() && peer.owed == 0)) return;
+  expire(rank, now, events);
+  if (peer.lost || (peer.unconfirmed.empty() && peer.unacknowledged == 0)) return;
   if (!peer.dialled) {
     if (now < peer.dial_at) {
       due_ = std::min(due_, peer.dial_at);
       return;
     }
-    dial(rank, news);
+    dial(rank, events);
     if (!peer.dialled) return;
   }
-  if (peer.owed > 0) {
-    const TimePoint due = peer.owed_since + kReceiptDelay;
-    if (peer.owed >= kMostOwed || now >= due) {
+  if (peer.unacknowledged > 0) {
+    const TimePoint due = peer.unacknowledged_since + kReceiptDelay;
+    if (peer.unacknowledged >= kReceiptAfter || now >= due) {
       if (!post(rank, RpcKind::kReceipt)) return;
     } else {
       due_ = std::min(due_, due);
     }
   }
   if (peer.unconfirmed.empty()) return;
-  if (now - peer.asked_at >= kPatience) {
-    peer.asked_at = now;
-    if (!post(rank, RpcKind::kQuestion)) return;
+  if (now - peer.confirmed_at >= kConfirmTimeout) {
+    peer.confirmed_at = now;
+    if (!post(rank, RpcKind::kReceiptRequest)) return;
   }
-  due_ = std::min(due_, peer.asked_at + kPatience);
+  due_ = std::min(due_, peer.confirmed_at + kConfirmTimeout);
 }
 
 // Drops messages whose time limit has passed.
-void RpcAgent::expire(int32_t rank, TimePoint now, News* news) {
-  std::erase_if(peers_[static_cast<size_t>(rank)].unconfirmed, [rank, now, news](const Kept& message) {
-    if (now < message->limit) return false;
-    news->failed.push_back(
+void RpcAgent::expire(int32_t rank, TimePoint now, Events* events) {
+  std::erase_if(peers_[static_cast<size_t>(rank)].unconfirmed, [rank, now, events](const Message& message) {
+    if (now < message->deadline) return false;
+    events->failed.push_back(
         {rank, message->message.id(),
          sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(rank) + " did not confirm the message in time", rank)});
     return true;
   });
 }
 
-void RpcAgent::dial(int32_t rank, News* news) {
+void RpcAgent::dial(int32_t rank, Events* events) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   try {
-    sockets_.dial(rank, peer.address.endpoint, peer.address.public_key);
+    const std::string token(peer.token.data(), peer.token.size());
+    sockets_.dial(rank, peer.address.endpoint, sockets_.secure() ? peer.address.public_key : token);
   } catch (const ::zmq::error_t& e) {
     return lose(rank,
                 sdk::Failure(BP_PEER_LOST,
                              "rank " + std::to_string(rank) + " cannot be dialled at '" + peer.address.endpoint +
                                  "': " + e.what(),
                              rank, e.num()),
-                news);
+                events);
   }
   peer.dialled = true;
-  for (const Kept& message : peer.unconfirmed) {
+  // Small: proves this connection to the receiver's limiter before a message of any size.
+  if (!post(rank, RpcKind::kReceipt)) return;
+  for (const Message& message : peer.unconfirmed) {
     if (!post(rank, RpcKind::kMessage, message)) return;
   }
 }
 
-// False: the connection is not there any more, and is to be dialled anew.
-bool RpcAgent::post(int32_t rank, RpcKind kind, const Kept& message) {
+// Returns false if the connection is broken; maintain() dials again.
+bool RpcAgent::post(int32_t rank, RpcKind kind, const Message& message) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   RpcHeader header;
   header.kind = kind;
@@ -208,14 +216,14 @@ bool RpcAgent::post(int32_t rank, RpcKind kind, const Kept& message) {
   header.received = peer.received;
   std::vector<::zmq::message_t> frames = compose(header, message);
   if (sockets_.begin(rank) != Sent::kYes) {
-    sockets_.hang_up(rank);
+    sockets_.disconnect(rank);
     peer.dialled = false;
     peer.dial_at = Clock::now();
     due_ = std::min(due_, peer.dial_at);
     return false;
   }
-  for (size_t i = 0; i < frames.size(); ++i) sockets_.part(frames[i], i + 1 < frames.size());
-  peer.owed = 0;
+  for (size_t i = 0; i < frames.size(); ++i) sockets_.send_part(frames[i], i + 1 < frames.size());
+  peer.unacknowledged = 0;
   return true;
 }
 

@@ -11,17 +11,20 @@ namespace backplane::zmq {
 namespace {
 
 constexpr const char* kEvents = "inproc://events";
-constexpr int kReplyLimit = 4096;  // bytes; a bye with its reason is the largest
+constexpr int kReplyLimit = 4096;  // bytes; a goodbye with its reason is the largest
 
-// By which CURVE makes a frame larger: a command's name, a nonce, flags, a seal; generously.
+// Upper bound of what CURVE adds to a frame: command name, nonce, flags, authenticator.
 constexpr int64_t kCurveBytes = 64;
 
 constexpr std::chrono::hours kNeverReconnect(24);
 
-// Connections that wait to be taken in. Where TCP would try again, a full queue refuses who dials by IPC.
+constexpr std::chrono::seconds kHandshakeTime(10);
+constexpr const char* kName = "backplane";  // PLAIN needs one
+
+// Connections that wait to be accepted. A full queue refuses local sockets, where TCP retries.
 constexpr int kBacklog = 4096;
 
-// libzmq wants routing ids that do not begin with a zero byte.
+// libzmq requires routing ids that do not begin with a zero byte.
 std::string route_to(int32_t rank, uint32_t dial) {
   std::string route(1 + sizeof rank + sizeof dial, 'r');
   std::memcpy(route.data() + 1, &rank, sizeof rank);
@@ -31,7 +34,7 @@ std::string route_to(int32_t rank, uint32_t dial) {
 
 int in_milliseconds(std::chrono::milliseconds duration) { return static_cast<int>(duration.count()); }
 
-// zmq_msg_send without exceptions; errno tells. A signal handler of the program must not cost a message.
+// zmq_msg_send without exceptions. On failure zmq_errno() is set. Retries when a signal handler has interrupted it.
 bool send(::zmq::message_t& frame, ::zmq::socket_t& socket, int flags) {
   for (;;) {
     if (zmq_msg_send(frame.handle(), socket.handle(), flags | ZMQ_DONTWAIT) >= 0) return true;
@@ -40,10 +43,11 @@ bool send(::zmq::message_t& frame, ::zmq::socket_t& socket, int flags) {
 }
 
 void configure(::zmq::socket_t& socket, const Settings& settings) {
-  socket.set(::zmq::sockopt::linger, 0);  // until close(): a broken connection lets go of its messages at once
+  socket.set(::zmq::sockopt::linger, 0);  // until close(): a broken connection discards its messages at once
   socket.set(::zmq::sockopt::sndhwm, settings.send_high_water_mark);
   socket.set(::zmq::sockopt::rcvhwm, settings.receive_high_water_mark);
   socket.set(::zmq::sockopt::router_mandatory, true);
+  socket.set(::zmq::sockopt::handshake_ivl, in_milliseconds(kHandshakeTime));
   if (settings.heartbeat.count() > 0) {
     socket.set(::zmq::sockopt::heartbeat_ivl, in_milliseconds(settings.heartbeat));
     socket.set(::zmq::sockopt::heartbeat_timeout, 3 * in_milliseconds(settings.heartbeat));
@@ -59,20 +63,19 @@ bool receive(::zmq::message_t& frame, ::zmq::socket_t& socket) {
   }
 }
 
-Sockets::Sockets(const Settings& settings, bool secure)
+Sockets::Sockets(const Settings& settings, bool secure, size_t peers)
     : settings_((require_resources(settings.io_threads), settings)),
-      own_(secure ? draw_key_pair() : KeyPair()),
+      own_(secure ? make_key_pair() : KeyPair()),
       context_(settings.io_threads),
+      zap_(context_),
       listening_(context_, ::zmq::socket_type::router),
       dialling_(context_, ::zmq::socket_type::router),
       events_(context_, ::zmq::socket_type::pair) {
   keep_memory_for_messages();
   configure(listening_, settings);
   listening_.set(::zmq::sockopt::maxmsgsize, int64_t{settings.max_message_size} + (secure ? kCurveBytes : 0));
-  if (secure) {
-    admission_.emplace(context_);
-    guard(listening_, own_);
-  }
+  secure ? require_curve(listening_, own_) : require_token(listening_);
+  limiter_.emplace(context_, listening_, peers);
   listen();
 
   configure(dialling_, settings);
@@ -81,12 +84,12 @@ Sockets::Sockets(const Settings& settings, bool secure)
     dialling_.set(::zmq::sockopt::curve_publickey, own_.public_key);
     dialling_.set(::zmq::sockopt::curve_secretkey, own_.private_key);
   }
-  forget(own_.private_key);  // libzmq has it
-  // Without reconnecting, libzmq drops a connection that breaks together with what came over it and was not yet
-  // received: the last words of a rank that left. Long before this time is over the rank has been given up.
+  erase_key(own_.private_key);  // libzmq has copied it
+  // Reconnecting cannot be turned off: libzmq would discard received messages of a broken connection, such as a
+  // goodbye. The rank is lost long before this time has passed.
   dialling_.set(::zmq::sockopt::reconnect_ivl, in_milliseconds(kNeverReconnect));
   dialling_.set(::zmq::sockopt::connect_timeout, in_milliseconds(settings.connect_timeout));
-  // A retry is a failure here, and the only word about a connection for which there was no descriptor.
+  // A retry is a failure here. It is the only event of a connection for which there was no descriptor.
   constexpr int kWatched = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
                            ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                            ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
@@ -113,9 +116,9 @@ void Sockets::listen() {
   try {
     listening_.bind(local_endpoint_);
   } catch (const ::zmq::error_t& e) {
-    throw sdk::Failure(
-        BP_RESOURCE, std::string("zmq: cannot listen on a local socket: ") + e.what() + "; transport=tcp does without",
-        -1, e.num());
+    throw sdk::Failure(BP_RESOURCE,
+                       std::string("zmq: cannot listen on a local socket: ") + e.what() + "; use transport=tcp", -1,
+                       e.num());
   }
 }
 
@@ -125,14 +128,18 @@ Sockets::~Sockets() {
 }
 
 std::vector<int> Sockets::descriptors() {
-  std::vector<int> all = {listening_.get(::zmq::sockopt::fd), dialling_.get(::zmq::sockopt::fd),
-                          events_.get(::zmq::sockopt::fd)};
-  if (admission_) all.push_back(admission_->descriptor());
-  return all;
+  return {listening_.get(::zmq::sockopt::fd), dialling_.get(::zmq::sockopt::fd), events_.get(::zmq::sockopt::fd),
+          zap_.descriptor(), limiter_->descriptor()};
 }
 
-void Sockets::dial(int32_t rank, const std::string& endpoint, const std::string& public_key) {
-  if (secure()) dialling_.set(::zmq::sockopt::curve_serverkey, public_key);  // of the next connection
+void Sockets::dial(int32_t rank, const std::string& endpoint, const std::string& credential) {
+  // Of the next connection.
+  if (secure()) {
+    dialling_.set(::zmq::sockopt::curve_serverkey, credential);
+  } else {
+    dialling_.set(::zmq::sockopt::plain_username, std::string(kName));
+    dialling_.set(::zmq::sockopt::plain_password, credential);
+  }
   const std::string route = route_to(rank, ++dials_);
   dialling_.set(::zmq::sockopt::connect_routing_id, route);
   dialling_.set(::zmq::sockopt::ipv6, endpoint.find('[') != std::string::npos);
@@ -141,10 +148,10 @@ void Sockets::dial(int32_t rank, const std::string& endpoint, const std::string&
   dialled_[rank] = {endpoint, route};
 }
 
-void Sockets::hang_up(int32_t rank) {
+void Sockets::disconnect(int32_t rank) {
   const auto found = dialled_.find(rank);
   if (found == dialled_.end()) return;
-  // Fails if libzmq has dropped the connection by itself.
+  // Fails if libzmq has already closed the connection.
   zmq_disconnect(dialling_.handle(), found->second.endpoint.c_str());
   ranks_.erase(found->second.endpoint);
   dialled_.erase(found);
@@ -152,13 +159,13 @@ void Sockets::hang_up(int32_t rank) {
 
 Sent Sockets::begin(int32_t rank) {
   const auto found = dialled_.find(rank);
-  if (found == dialled_.end()) return Sent::kGone;
+  if (found == dialled_.end()) return Sent::kNotConnected;
   ::zmq::message_t frame(found->second.route.data(), found->second.route.size());
   if (send(frame, dialling_, ZMQ_SNDMORE)) return Sent::kYes;
-  return zmq_errno() == EAGAIN ? Sent::kFull : Sent::kGone;
+  return zmq_errno() == EAGAIN ? Sent::kFull : Sent::kNotConnected;
 }
 
-void Sockets::part(::zmq::message_t& frame, bool more) { send(frame, dialling_, more ? ZMQ_SNDMORE : 0); }
+void Sockets::send_part(::zmq::message_t& frame, bool more) { send(frame, dialling_, more ? ZMQ_SNDMORE : 0); }
 
 void Sockets::reply(const std::string& route, ::zmq::message_t frame) {
   ::zmq::message_t first(route.data(), route.size());
@@ -169,7 +176,7 @@ bool Sockets::receive_from(::zmq::socket_t& socket, Inbound& message) {
   if (!zmq::receive(message.route, socket)) return false;
   message.frames = 0;
   bool more = message.route.more();
-  // The frames of one message become readable together, so that none can be missing here.
+  // All frames of a message become readable together.
   while (more) {
     ::zmq::message_t excess;
     ::zmq::message_t& frame = message.frames == 0 ? message.frame : message.frames == 1 ? message.body : excess;
@@ -205,9 +212,10 @@ void Sockets::close(std::chrono::milliseconds linger_dialled, std::chrono::milli
   events_.close();
   dialling_.set(::zmq::sockopt::linger, in_milliseconds(linger_dialled));
   dialling_.close();
+  limiter_->close();
   listening_.set(::zmq::sockopt::linger, in_milliseconds(linger_listening));
   listening_.close();
-  if (admission_) admission_->close();
+  zap_.close();
 }
 
 void Sockets::shut_down() { context_.close(); }

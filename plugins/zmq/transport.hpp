@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two sockets of a rank: one ROUTER that listens, for all and for those of the same host apart, and is only read
-// from (but for answers along the same connection), one ROUTER that dials each peer when it is first needed and is only
-// written to (but for those answers). A connection that breaks stays broken until it is dialled anew: behind it may be
-// another process, and only the caller knows what is lost with it.
+// The two ROUTER sockets of a rank. One listens, on TCP and optionally on a local socket, and receives; it sends only
+// replies. The other dials each peer at first use and sends; it receives only replies. A broken connection is not
+// re-established, since another process may answer, and only the caller knows what was lost.
 //
-// Nothing here blocks but shut_down(). Not thread-safe: guarded by the group's mutex.
+// Only shut_down() blocks. Not thread-safe: guarded by the group's mutex.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +15,23 @@
 #include <zmq.hpp>
 
 #include "curve.hpp"
+#include "limiter.hpp"
 #include "options.hpp"
 
 namespace backplane::zmq {
 
 enum class Sent {
   kYes,
-  kFull,  // no room in libzmq: try again when a descriptor has become readable
-  kGone   // there is no connection (any more)
+  kFull,         // no room in libzmq: retry when a descriptor has become readable
+  kNotConnected  // never dialled, or broken
 };
 
-// A message as it came in. `body` is empty unless there was a second frame.
+// A received message. `body` is empty unless there was a second frame.
 struct Inbound {
-  ::zmq::message_t route;  // which connection; for reply()
+  ::zmq::message_t route;  // its connection, for reply()
   ::zmq::message_t frame;
   ::zmq::message_t body;
-  size_t frames = 0;  // behind the route; 3 stands for any larger number
+  size_t frames = 0;  // after the route; 3 means 3 or more
 };
 
 // Takes a frame without blocking; false if there is none.
@@ -39,51 +39,54 @@ bool receive(::zmq::message_t& frame, ::zmq::socket_t& socket);
 
 class Sockets {
  public:
-  // Listens on a port that the system chooses; `secure`: only for those whom admission() lets in. Throws Failure.
-  Sockets(const Settings& settings, bool secure);
+  // Listens on a port that the system chooses. Accepts only clients that zap() accepts: by their keys if `secure`, else
+  // by their tokens. `peers`: the number of ranks that may connect. Throws Failure.
+  Sockets(const Settings& settings, bool secure, size_t peers);
   ~Sockets();
   Sockets(const Sockets&) = delete;
   Sockets& operator=(const Sockets&) = delete;
 
   const std::string& endpoint() const { return endpoint_; }  // "tcp://127.0.0.1:40123"
-  // For ranks of the same host, "" unless the option says so: "ipc://@backplane/<host_identity()>/<random>". An
-  // abstract name, so that there is no file; who can connect is who can connect to a port of the loopback interface.
+  // For ranks of the same host, "" without transport=ipc: "ipc://@backplane/<host_identity()>/<random>". An abstract
+  // name has no file, and every process that can connect to a loopback port can connect to it.
   const std::string& local_endpoint() const { return local_endpoint_; }
-  // By which this rank is known, "" unless secure.
+  // This rank's key, "" unless secure.
   const std::string& public_key() const { return own_.public_key; }
-  bool secure() const { return admission_.has_value(); }
-  // Who wants to be let in; only if secure.
-  Admission& admission() { return *admission_; }
-  // Readable when there may be something to receive or room to send. The readiness is that of ZMQ_FD: it may only be
-  // waited for after everything was received.
+  bool secure() const { return !own_.public_key.empty(); }
+  ZapHandler& zap() { return zap_; }
+  // Of the connections that have brought no message of a rank.
+  ConnectionLimiter& limiter() { return *limiter_; }
+  // Readable when there may be a message to receive or room to send. Like ZMQ_FD, wait for it only after everything was
+  // received.
   std::vector<int> descriptors();
 
-  // Throws ::zmq::error_t if the endpoint is malformed, or the key of a rank that is to be known by one.
-  void dial(int32_t rank, const std::string& endpoint, const std::string& public_key);
-  // Drops the connection with everything that waits in it.
-  void hang_up(int32_t rank);
+  // `credential`: the public key of the rank if secure, else the token that it expects. Throws ::zmq::error_t if the
+  // endpoint or the credential is malformed.
+  void dial(int32_t rank, const std::string& endpoint, const std::string& credential);
+  // Closes the connection and discards its queued messages.
+  void disconnect(int32_t rank);
 
-  // Begins a message to a rank. After kYes its frames follow by part(); they cannot fail.
+  // Begins a message to a rank. After kYes, send its frames by send_part(), which cannot fail.
   Sent begin(int32_t rank);
-  void part(::zmq::message_t& frame, bool more);
-  // Answers along a connection that was dialled from the other side. Best effort.
+  void send_part(::zmq::message_t& frame, bool more);
+  // Sends on a connection that the peer has dialled. Best effort.
   void reply(const std::string& route, ::zmq::message_t frame);
 
   // The next message from the ranks that dialled this one; false if there is none.
   bool receive(Inbound& message) { return receive_from(listening_, message); }
-  // The same with all its frames, for messages of any number of them.
+  // The same for messages of any number of frames.
   bool receive(::zmq::message_t& route, std::vector<::zmq::message_t>& frames);
-  // The next answer from a rank that this one dialled.
+  // The next reply from a rank that this one dialled.
   bool receive_reply(Inbound& message) { return receive_from(dialling_, message); }
-  // The rank whose connection has broken, or could not be made.
+  // The next rank whose connection has broken or could not be established.
   std::optional<int32_t> broken();
 
-  // Closes the sockets. Messages still inside get that long in the background.
+  // Closes the sockets. libzmq sends queued messages in the background for at most these times.
   void close(std::chrono::milliseconds linger_dialled, std::chrono::milliseconds linger_listening);
-  // Waits for that background; afterwards libzmq holds no buffer, descriptor or thread.
+  // Blocks until libzmq has finished; it then holds no buffer, descriptor or thread.
   void shut_down();
 
-  // The rank that a route of receive_reply() belongs to.
+  // The rank of a route of receive_reply().
   static int32_t rank_of(const ::zmq::message_t& route);
 
  private:
@@ -93,16 +96,17 @@ class Sockets {
   const Settings settings_;
   KeyPair own_;
   ::zmq::context_t context_;
-  std::optional<Admission> admission_;
+  ZapHandler zap_;
   ::zmq::socket_t listening_;
+  std::optional<ConnectionLimiter> limiter_;
   ::zmq::socket_t dialling_;
-  ::zmq::socket_t events_;  // what becomes of the dialled connections
+  ::zmq::socket_t events_;  // monitor of the dialled connections
   std::string endpoint_;
   std::string local_endpoint_;
   std::unordered_map<std::string, int32_t> ranks_;  // by endpoint
   struct Dialled {
     std::string endpoint;
-    std::string route;  // another one each time: libzmq may still have the last one's
+    std::string route;  // a new one for each dial: libzmq may still hold the previous one
   };
   std::unordered_map<int32_t, Dialled> dialled_;
   uint32_t dials_ = 0;

@@ -11,10 +11,10 @@ bool fits(Kind kind, size_t behind) {
   switch (kind) {
     case Kind::kFrame:
       return behind >= sdk::Messenger::kHeadSize;
-    case Kind::kBye:
+    case Kind::kGoodbye:
       return behind <= kMaxReason;
     case Kind::kHello:
-    case Kind::kFarewell:
+    case Kind::kGoodbyeAck:
       return behind == 0;
   }
   return false;
@@ -48,7 +48,8 @@ sdk::Failure decode_reason(const std::string& reason, int32_t rank, int32_t worl
   // A cancellation there is a loss here. Any other cause is the same for all ranks.
   const bool shared = status > BP_OK && status <= BP_INTERNAL && status != BP_CANCELLED && status != BP_AGAIN;
   if (!shared || peer_rank < -1 || peer_rank >= world_size) return {BP_PEER_LOST, left + ": " + text, rank};
-  return {status, left + ": " + text, peer_rank < 0 ? rank : peer_rank};
+  if (peer_rank < 0) return {status, left + ": " + text, rank};
+  return {status, text, peer_rank};
 }
 
 }  // namespace backplane::zmq

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# freeze.sh VERSION: writes tests/abi/frozen/VERSION: the C headers, the plugin that is the template of C, what libbackplane
-# exports, and the sums of them. For the day of a release of the ABI; what is there already is replaced only while that
-# release is not out. Binaries of other headers go, too: freeze_binaries.sh VERSION makes them again.
+# freeze.sh VERSION: writes tests/abi/frozen/VERSION: the C headers, the plugin of the C template, the exports of
+# libbackplane, and checksums. Run it on the day of an ABI release. Replaces existing files only before that release.
+# Deletes binaries of other headers; freeze_binaries.sh VERSION builds them again.
 set -euo pipefail
 export LC_ALL=C
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # freeze_binaries.sh VERSION: writes tests/abi/frozen/VERSION/binaries.tar.xz: plugins, programs and libbackplane, built
-# from this tree for x86-64, which the tests run for ever after. For the day of a release of the ABI, after freeze.sh
-# VERSION; takes some minutes. Needs the packages of `tools/install-deps test`, on the oldest system that is to run the
-# tests.
+# from this tree for x86-64, which the tests of later releases run. Run it on the day of an ABI release, after freeze.sh
+# VERSION. Takes some minutes. Needs the packages of `tools/install-deps test`, and the oldest system on which the tests
+# must run.
 set -euo pipefail
 export LC_ALL=C
 umask 022
@@ -23,7 +23,7 @@ for header in backplane.h rpc.h; do
   cmp "$root/core/include/backplane/$header" "$frozen/backplane/$header" || fail "run tests/abi/freeze.sh $1 first"
 done
 
-# Nothing of this machine in them; of other packages, libzmq alone.
+# The binaries contain no paths of this machine, and need no library of other packages except libzmq.
 compile=(-Os -Wall -Wextra "-ffile-prefix-map=$root=backplane" "-ffile-prefix-map=$work=build")
 link=-Wl,--build-id=none,--as-needed
 cmake -S "$root" -B "$work/build" -G Ninja -DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++ \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# targets_test.sh SOURCE_DIR: the public headers parse where Backplane is not built: all of them for aarch64, those in C,
-# freestanding, for macOS, too. The headers of the C++ API and the SDK that name Linux's own calls say so at their top.
+# targets_test.sh SOURCE_DIR: the public headers parse on targets for which Backplane is not built: all of them for
+# aarch64, and the C headers, freestanding, for macOS. C++ headers that use calls of Linux state that at their top.
 # Exits with 77 without the cross libraries.
 set -euo pipefail
 cd "$1"
@@ -10,7 +10,7 @@ if ! [ -d /usr/aarch64-linux-gnu/include/c++ ]; then
 fi
 includes=(-I core/abi/include -I base/include -I core/include -I sdk/include)
 failed=0
-# parse HEADERS ARGUMENT...: all of them in one unit; each by itself is the business of abi_headers_alone.
+# parse HEADERS ARGUMENT...: parses all headers in one unit; abi_headers_alone compiles each separately.
 parse() {
   local headers=$1 said
   shift

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What toy_driver.c offers to a plugin: a host table over a store in memory; and how it checks.
+ * The host table of toy_driver.c over a store in memory, and its checks.
  */
 #ifndef TOY_HOST_H
 #define TOY_HOST_H

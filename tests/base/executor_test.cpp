@@ -24,7 +24,7 @@ TEST(ExecutorTest, StartsThreadsForBlockedOnes) {
   Executor executor(1);
   constexpr int kDepth = 64;
   Executor::Counts deepest;
-  const auto end = std::chrono::steady_clock::now() + test::kPatience;
+  const auto end = std::chrono::steady_clock::now() + test::kWaitLimit;
   std::atomic<int> waited_in_vain = 0;
   std::function<void(int)> dive = [&](int depth) {
     if (depth == 0) {
@@ -47,7 +47,7 @@ TEST(ExecutorTest, StartsThreadsForBlockedOnes) {
     });
     all.get_future().wait();
   };
-  test::must_end("an executor whose tasks wait for others", dive_deep, 2 * test::kPatience);
+  test::must_end("an executor whose tasks wait for others", dive_deep, 2 * test::kWaitLimit);
   EXPECT_TRUE(executor.stop());
   EXPECT_EQ(waited_in_vain, 0) << "tasks waited for others that no thread took";
   EXPECT_EQ(deepest.blocked, static_cast<size_t>(kDepth));

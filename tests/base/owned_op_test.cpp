@@ -59,7 +59,7 @@ TEST(OwnedOpTest, ClaimsNoFieldsBeyondItsOwn) {
 }
 
 TEST(OwnedOpTest, ReadsNoFieldsThatTheCallerDoesNotHave) {
-  std::vector<std::byte> earlier(offsetof(bp_op, result));  // the bytes behind it are not the caller's
+  std::vector<std::byte> earlier(offsetof(bp_op, result));  // the caller does not own the bytes behind it
   bp_op op = initialised(BP_RECV);
   op.struct_size = static_cast<uint32_t>(earlier.size());
   std::memcpy(earlier.data(), &op, earlier.size());
@@ -69,7 +69,7 @@ TEST(OwnedOpTest, ReadsNoFieldsThatTheCallerDoesNotHave) {
   EXPECT_EQ(known.result, nullptr);
 }
 
-// A field that is appended has to be set there, too.
+// A new field of bp_op must be set there as well.
 TEST(OpInitTest, SetsEveryByte) {
   bp_op first;
   bp_op second;

@@ -17,7 +17,7 @@ using std::chrono::microseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 
-// The calling thread, and those that it makes, on one processor.
+// Binds the calling thread, and threads that it starts later, to one processor.
 void share_one_processor() {
   const int processor = sched_getcpu();
   ASSERT_GE(processor, 0);

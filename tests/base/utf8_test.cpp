@@ -9,7 +9,7 @@
 namespace backplane::base {
 namespace {
 
-// By the definition of the encoding forms, without regard to what is allowed.
+// Encodes any number by the bit patterns of UTF-8, including invalid code points and overlong forms.
 std::string encode(uint32_t code, size_t size) {
   if (size == 1) return std::string(1, static_cast<char>(code));
   std::string bytes(size, '\0');

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command `backplane check`: what it says of wrong use, how it reports, and that no plugin harms it.
+// The command `backplane check`: errors of wrong use, report formats, and plugins that attack it.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -16,7 +16,9 @@ namespace {
 const std::string kSpecimen = BACKPLANE_TEST_SPECIMEN;
 const std::string kLayer = BACKPLANE_TEST_LAYER;
 
-std::string rude(const std::string& way) { return std::string(BACKPLANE_TEST_RUDE) + "/" + way + "/backplane_rude.so"; }
+std::string misbehaving(const std::string& way) {
+  return std::string(BACKPLANE_TEST_MISBEHAVING) + "/" + way + "/backplane_misbehaving.so";
+}
 
 Outcome check(std::vector<std::string> arguments, const Setting& setting = {}) {
   arguments.insert(arguments.begin(), "check");
@@ -59,8 +61,8 @@ TEST(Check, PrintsJson) {
 }
 
 TEST(Check, WritesTheReportToAFile) {
-  const Workplace workplace;
-  const std::string file = workplace.file("report.xml");
+  const ScopedDirectory directory;
+  const std::string file = directory.file("report.xml");
   const Outcome outcome = quick({kSpecimen, "--format", "junit", "--output", file});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "");
@@ -99,22 +101,22 @@ TEST(CheckWrongUse, IsExplained) {
   expect_wrong_use({kSpecimen, "--backend", "other"}, "has no backend other; it has specimen");
 }
 
-// Opening a FIFO or a device can block for ever.
+// Opening a FIFO or a device can block indefinitely.
 TEST(CheckWrongUse, OpensNothingButFiles) {
-  const Workplace workplace;
-  const std::string fifo = workplace.file("backplane_fifo.so");
+  const ScopedDirectory directory;
+  const std::string fifo = directory.file("backplane_fifo.so");
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   expect_wrong_use({fifo}, fifo + " is not a regular file; name a plugin file, or a backend");
   expect_wrong_use({"/dev/null"}, "/dev/null is not a regular file");
 }
 
-TEST(CheckWrongUse, SaysWhatALayerIs) {
+TEST(CheckWrongUse, RefusesALayer) {
   expect_wrong_use({kLayer}, "chaos is a layer, and only backends can be checked");
   expect_wrong_use({"chaos"}, "chaos is a layer, and only backends can be checked");
 }
 
-// With one rank, nothing is said about worlds of several.
-TEST(Check, SkipsWhatNeedsMoreRanksThanThereAre) {
+// One rank checks nothing about larger worlds.
+TEST(Check, SkipsCasesThatNeedMoreRanks) {
   const Outcome outcome = check({"inproc", "-n", "1", "--filter", "init", "--format", "json"});
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   std::map<std::string, std::string> reasons;
@@ -129,8 +131,8 @@ TEST(Check, SkipsWhatNeedsMoreRanksThanThereAre) {
 }
 
 TEST(Check, SaysFirstWhyTheCoreRefusesAFile) {
-  const Workplace workplace;
-  const std::string file = workplace.file("backplane_text.so");
+  const ScopedDirectory directory;
+  const std::string file = directory.file("backplane_text.so");
   std::ofstream(file) << "this is no plugin\n";
   const Outcome outcome = check({"-n", "2", "--filter", "load.opens", "--filter", "p2p", file});
   EXPECT_EQ(outcome.code, 1) << outcome.out << outcome.err;
@@ -143,13 +145,13 @@ struct Way {
   bool refused;  // by the core
 };
 
-class Rude : public testing::TestWithParam<Way> {};
+class Misbehaving : public testing::TestWithParam<Way> {};
 
-// It neither ends nor hangs, and says what it found.
-TEST_P(Rude, CannotHarmTheCheck) {
+// The check neither crashes nor hangs, and reports its findings.
+TEST_P(Misbehaving, CannotHarmTheCheck) {
   const auto [name, refused] = GetParam();
-  const Outcome outcome =
-      check({rude(name), "-n", "2", "--timeout-scale", "0.3", "--filter", "load.opens", "--filter", "init.world-1"});
+  const Outcome outcome = check(
+      {misbehaving(name), "-n", "2", "--timeout-scale", "0.3", "--filter", "load.opens", "--filter", "init.world-1"});
   EXPECT_TRUE(outcome.code == 0 || outcome.code == 1) << outcome.code << outcome.out << outcome.err;
   EXPECT_EQ(contains(outcome.out, "Backplane refuses this plugin: "), refused) << outcome.out << outcome.err;
   if (refused) {
@@ -157,7 +159,7 @@ TEST_P(Rude, CannotHarmTheCheck) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Rude,
+INSTANTIATE_TEST_SUITE_P(Ways, Misbehaving,
                          testing::Values(Way{"crash", true}, Way{"hang", true}, Way{"exit", true}, Way{"wild", true},
                                          Way{"killgroup", true}, Way{"killparent", true}, Way{"flood", true},
                                          Way{"close", true}, Way{"stopparent", false}, Way{"inithangs", false},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of devices in cases, from backends whose tables are short, or whose memory is.
+// Device memory in cases, from backends with short extension tables or little memory.
 #include "device_mirror.hpp"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace backplane::conformance {
 namespace {
 
-// What the backend has, as its agent's `self`.
+// The backend's state, which is its agent's `self`.
 struct Offer {
   bp_memory_api memory = {sizeof(bp_memory_api), 0, this, allocate, release, nullptr};
   bp_device_api device = {};
@@ -66,7 +66,7 @@ TEST(MirrorMemory, IsOfTablesThatAreWhole) {
   EXPECT_FALSE(memory_of(short_device)->usable());
 }
 
-// The first piece is that which tells that there is such memory.
+// The first allocation detects whether the backend has device memory.
 void use_two_pieces(Rank& rank) {
   Offer offer;
   offer.pieces = 2;

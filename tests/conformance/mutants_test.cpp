@@ -32,7 +32,7 @@ struct Candidate {
 };
 
 // From the environment, for slow machines and instrumented builds.
-double patience() {
+double timeout_scale() {
   const char* text = std::getenv("BACKPLANE_TEST_PATIENCE");
   return text == nullptr ? 1 : std::atof(text);
 }
@@ -44,7 +44,7 @@ Report run(const std::string& path, const std::string& filter, int32_t ranks) {
   settings.ranks = ranks;
   settings.filters = {filter};
   settings.seed = 1;
-  settings.patience = patience();
+  settings.timeout_scale = timeout_scale();
   return check(subject, settings);
 }
 
@@ -95,7 +95,7 @@ void print(const Result& result, const std::string& harness_error) {
   }
 }
 
-// Did the specimen refuse to be a mutant that it does not have? Such a failure catches no bug.
+// Whether the specimen failed because it has no mutant of that name. Such a failure catches no bug.
 bool is_unknown(const Result& result) {
   const auto says_so = [](const std::string& text) { return text.find(specimen::kNoSuchMutant) != std::string::npos; };
   return says_so(result.output) || std::any_of(result.findings.begin(), result.findings.end(),
@@ -200,7 +200,7 @@ int check_variants(const std::string& path, const std::string& only) {
     Settings settings;
     settings.ranks = kManyRanks;
     settings.seed = 1;
-    settings.patience = patience();
+    settings.timeout_scale = timeout_scale();
     for (const Result& each : cases()) {
       if (each.level != Level::kMust || each.group == "load") continue;
       if (only.empty() || each.group == only) settings.filters.push_back(each.group + "." + each.name);

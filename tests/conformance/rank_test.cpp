@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ranks leave the bodies of cases.
+// How ranks leave the bodies of cases: return, skip, failure, exception.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -11,7 +11,7 @@
 namespace backplane::conformance {
 namespace {
 
-// Stands for an agent, which peers miss when it ends.
+// Replaces an agent; its peers detect its end.
 class Held {
  public:
   explicit Held(Rank& rank) : rank_(rank) {}
@@ -23,7 +23,7 @@ class Held {
   Rank& rank_;
 };
 
-// Rank 0 skips, rank 1 waits for the others; both would be missed by rank 2, which is late.
+// Rank 0 skips and rank 1 waits for the others. Rank 2 is late and would report both as lost.
 void skip_early(Rank& rank) {
   const Held held(rank);
   if (rank.id() == 0) rank.skip("the test says so");
@@ -41,7 +41,7 @@ TEST(Rank, KeepsWhatItHoldsUntilAllLeaveASkippedCase) {
   skipping.body = skip_early;
   RunSettings settings;
   settings.ranks = 3;
-  settings.patience = 30;
+  settings.timeout_scale = 30;
   for (const bool one_process : {false, true}) {
     settings.one_process = one_process;
     const Outcomes outcomes = run_case(skipping, {}, settings);

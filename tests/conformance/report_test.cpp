@@ -65,7 +65,7 @@ TEST(TextReport, GroupsSkipsByReason) {
   EXPECT_TRUE(contains(to_text(sample()), "Skipped:\n    needs any-source: p2p.left, p2p.out\n"));
 }
 
-// What stands below the name of a dtype in the line that begins with `row`.
+// The cell in the column of a dtype and the line that begins with `row`.
 char mark(const std::string& text, const std::string& row, const std::string& dtype) {
   const auto line = [&text](const std::string& begin) {
     const size_t at = text.find("\n    " + begin) + 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The static check of plugin files answers any bytes with a note or with core::Error, and with nothing else; a note
-// that it lets pass keeps what the rest of the core relies on.
+// The static check of plugin files: any bytes give a note or a core::Error. An accepted note meets the invariants that
+// the core relies on.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -9,17 +9,17 @@
 #include <string>
 
 #include "backplane/abi/abi.h"
+#include "coverage.hpp"
 #include "error.hpp"
 #include "options/names.hpp"
 #include "plugin/elf_file.hpp"
-#include "reached.hpp"
 
 namespace {
 
 using backplane::core::plugin::Note;
 
-Reached found_sound("a file was found sound");
-Reached refused("a file was refused");
+Coverage accepted("a file was accepted");
+Coverage rejected("a file was rejected");
 
 void require(bool truth) {
   if (!truth) std::abort();
@@ -35,16 +35,16 @@ void check(const Note& note) {
   }
 }
 
-// A rejection is one printable sentence, whatever the file holds.
+// The error text of a rejection must be printable for any content.
 template <typename Read>
 void attempt(Read&& read) {
   try {
     check(read());
-    found_sound.mark();
+    accepted.mark();
   } catch (const backplane::core::Error& e) {
     require(e.status() == BP_INVALID || e.status() == BP_UNSUPPORTED);
     require(*e.what() != '\0' && backplane::core::printable(e.what()));
-    refused.mark();
+    rejected.mark();
   }
 }
 

@@ -2,8 +2,8 @@
 //
 // Runs a fuzz target without a fuzzer: replay_<name> RUNS SEED... feeds it every seed (a file, or all files of a
 // directory) and RUNS mutations of them. The mutations are the same on every machine and in every run. The seeds must
-// come to all that the target is about (reached.hpp). An input that crashes the target or keeps it for half a minute is
-// written to replay-failure.bin in the working directory.
+// reach every goal of the target (coverage.hpp). An input that crashes the target or takes more than 30 s is written to
+// replay-failure.bin in the working directory.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "reached.hpp"
+#include "coverage.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
@@ -41,8 +41,8 @@ void save_current() {
   if (current == nullptr) return;
   const int fd = ::open(kFailure, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   const bool saved = fd >= 0 && ::write(fd, current->data(), current->size()) == static_cast<ssize_t>(current->size());
-  static constexpr char kSaved[] = "\nthe input that did it is in replay-failure.bin\n";
-  static constexpr char kLost[] = "\nthe input that did it could not be written to replay-failure.bin\n";
+  static constexpr char kSaved[] = "\nthe failing input is in replay-failure.bin\n";
+  static constexpr char kLost[] = "\nthe failing input could not be written to replay-failure.bin\n";
   if (::write(2, saved ? kSaved : kLost, saved ? sizeof kSaved - 1 : sizeof kLost - 1) < 0) return;
 }
 
@@ -60,11 +60,11 @@ void run(const Bytes& input) {
   current = nullptr;
 }
 
-// A number in [0, limit). The distributions of the standard library differ between libraries.
+// A number in [0, limit). The distributions of standard libraries differ.
 size_t below(Random& random, size_t limit) { return static_cast<size_t>(random() % limit); }
 
-// A position, half of the time among the first bytes, where headers stand.
-size_t place(Random& random, const Bytes& bytes) {
+// A position; in half of the calls among the first bytes, where headers are.
+size_t position(Random& random, const Bytes& bytes) {
   return below(random, random() % 2 == 0 ? std::min<size_t>(bytes.size(), 1536) : bytes.size());
 }
 
@@ -73,7 +73,7 @@ void overwrite_number(Random& random, Bytes& bytes) {
       0, 1, 2, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, ~uint64_t{0} >> 1, ~uint64_t{0}};
   const uint64_t number = kNumbers[below(random, kNumbers.size())];
   const size_t width = size_t{1} << below(random, 4);
-  const size_t at = place(random, bytes) & ~(width - 1);
+  const size_t at = position(random, bytes) & ~(width - 1);
   if (at + width <= bytes.size()) std::memcpy(bytes.data() + at, &number, width);
 }
 
@@ -95,18 +95,18 @@ void splice(Random& random, Bytes& bytes, const std::vector<Bytes>& seeds) {
 void mutate(Random& random, Bytes& bytes, const std::vector<Bytes>& seeds) {
   for (uint64_t left = 1 + random() % 4; left > 0; --left) {
     const uint64_t kind = bytes.empty() ? 5 : random() % 7;
-    if (kind == 0) bytes[place(random, bytes)] ^= static_cast<uint8_t>(1U << (random() % 8));
-    if (kind == 1) bytes[place(random, bytes)] = static_cast<uint8_t>(random());
+    if (kind == 0) bytes[position(random, bytes)] ^= static_cast<uint8_t>(1U << (random() % 8));
+    if (kind == 1) bytes[position(random, bytes)] = static_cast<uint8_t>(random());
     if (kind == 2) overwrite_number(random, bytes);
     if (kind == 3) copy_block(random, bytes);
     if (kind == 4 && random() % 4 == 0) bytes.resize(below(random, bytes.size()));
     if (kind == 5) splice(random, bytes, seeds);
-    if (kind == 6) bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(place(random, bytes)));
+    if (kind == 6) bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(position(random, bytes)));
   }
 }
 
 bool read_seeds(const std::string& path, std::vector<Bytes>& seeds) {
-  constexpr size_t kLongest = 65536;  // larger files are replayed as they are, but not mutated: that is slow
+  constexpr size_t kLongest = 65536;  // larger seeds are replayed, but not mutated, which would be slow
   std::vector<std::string> files = {path};
   if (std::filesystem::is_directory(path)) {
     files.clear();
@@ -126,12 +126,12 @@ bool read_seeds(const std::string& path, std::vector<Bytes>& seeds) {
   return true;
 }
 
-bool all_is_reached() {
-  bool all = !Reached::all().empty();
-  if (!all) std::fprintf(stderr, "the target does not say what it is about\n");
-  for (const Reached* const each : Reached::all()) {
-    if (each->is_reached()) continue;
-    std::fprintf(stderr, "with none of the seeds %s\n", each->what());
+bool all_covered() {
+  bool all = !Coverage::all().empty();
+  if (!all) std::fprintf(stderr, "the target has no coverage goals\n");
+  for (const Coverage* const each : Coverage::all()) {
+    if (each->is_covered()) continue;
+    std::fprintf(stderr, "coverage goal not reached by any seed: %s\n", each->what());
     all = false;
   }
   return all;
@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "there are no seeds of at most 64 KiB\n");
     return 2;
   }
-  if (!all_is_reached()) return 1;
+  if (!all_covered()) return 1;
   Random random(20240607);
   Bytes input;
   for (uint64_t i = 0; i < runs; ++i) {
@@ -164,6 +164,6 @@ int main(int argc, char** argv) {
     mutate(random, input, seeds);
     run(input);
   }
-  std::printf("%zu seeds and %llu mutations: nothing found\n", seeds.size(), static_cast<unsigned long long>(runs));
+  std::printf("%zu seeds and %llu mutations: no failure\n", seeds.size(), static_cast<unsigned long long>(runs));
   return 0;
 }

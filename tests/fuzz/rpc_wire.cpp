@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What workers send each other: a header, and the values behind it. Any bytes are read or refused (Status::kInvalid); a
-// header that was read is written the same.
+// Messages between workers: a header, then values. Any bytes are decoded or rejected (Status::kInvalid). A decoded
+// header encodes to the same bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,24 +12,24 @@
 #include <vector>
 
 #include "backplane/detail/rpc_content.hpp"
+#include "coverage.hpp"
 #include "error.hpp"
-#include "reached.hpp"
 #include "rpc/wire.hpp"
 
 namespace {
 
 using namespace backplane::core;
 
-Reached read_header("a header was read");
-Reached refused_header("a header was refused");
-Reached read_values("values were read");
-Reached refused_values("values were refused");
+Coverage read_header("a header was read");
+Coverage rejected_header("a header was rejected");
+Coverage read_values("values were read");
+Coverage rejected_values("values were rejected");
 
 void require(bool truth) {
   if (!truth) std::abort();
 }
 
-// As deep as it is said to be.
+// Decoding recurses once per level.
 struct Tree {
   std::vector<Tree> branches;
   MSGPACK_DEFINE(branches)
@@ -44,7 +44,7 @@ void read(std::string_view bytes) {
     read_values.mark();
   } catch (const backplane::Error& e) {
     require(e.status() == backplane::Status::kInvalid && *e.what() != '\0');
-    refused_values.mark();
+    rejected_values.mark();
   }
 }
 
@@ -60,7 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const Error& e) {
     require(e.status() == BP_INVALID && *e.what() != '\0');
     left = all;
-    refused_header.mark();
+    rejected_header.mark();
   }
   read<int, std::string, std::vector<double>>(left);
   read<std::map<std::string, std::pair<int64_t, bool>>>(left);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What users write to choose a backend, and the values of options: any text is answered with a result or with
-// BP_INVALID. A result, written out again, is read the same.
+// Backend selections and option values: any text is parsed or rejected with BP_INVALID. A result that is formatted and
+// parsed again is equal.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,19 +10,19 @@
 #include <string_view>
 
 #include "backplane/abi/abi.h"
+#include "coverage.hpp"
 #include "error.hpp"
 #include "options/names.hpp"
-#include "reached.hpp"
 #include "registry/selection.hpp"
 
 namespace {
 
 using namespace backplane::core;
 
-Reached read_selection("a selection was read");
-Reached refused_selection("a selection was refused");
-Reached read_options("options were read");
-Reached refused_options("options were refused");
+Coverage read_selection("a selection was read");
+Coverage rejected_selection("a selection was rejected");
+Coverage read_options("options were read");
+Coverage rejected_options("options were rejected");
 
 void require(bool truth) {
   if (!truth) std::abort();
@@ -84,7 +84,7 @@ void complete(const SelectionPart& part) {
     if (!part.options.empty()) read_options.mark();
   } catch (const Error& e) {
     require(e.status() == BP_INVALID);
-    refused_options.mark();
+    rejected_options.mark();
   }
 }
 
@@ -102,7 +102,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   } catch (const Error& e) {
     require(e.status() == BP_INVALID && *e.what() != '\0');
-    refused_selection.mark();
+    rejected_selection.mark();
   }
   return 0;
 }

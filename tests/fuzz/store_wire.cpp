@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What comes to a store's port: any bytes are a frame or not, a frame that was understood is understood the same when
-// it is written out again, whatever requests several clients send in whatever order, the requests and the membership
-// table behind the port keep their accounts, and in secure mode nothing is opened but what was sealed, as it was, in
-// its turn.
+// Input of a store's port. Any bytes are decoded or rejected, and a decoded frame encodes to the same bytes. Requests
+// of several clients in any order leave the request handler and the membership table consistent. In secure mode only
+// unmodified frames are opened, in order.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "coverage.hpp"
 #include "liveness/membership_table.hpp"
-#include "reached.hpp"
 #include "security/handshake.hpp"
 #include "security/secret.hpp"
 #include "store/request_handler.hpp"
@@ -23,21 +22,21 @@ namespace {
 
 using namespace backplane::core;
 
-Reached read_hello("a hello was read");
-Reached read_welcome("a welcome was read");
-Reached read_refusal("a refusal was read");
-Reached read_request("a request was read");
-Reached read_reply("a reply was read");
-Reached read_push("a push was read");
-Reached read_fates("absences were read");
-Reached read_offer("the offer of a key was read");
-Reached read_answer("the answer with a key was read");
-Reached agreed("a key was agreed on");
-Reached opened_sealed("a sealed frame was opened");
-Reached refused_changed("a changed frame was refused");
-Reached served_request("the requests had a request");
-Reached served_members("the membership table had a request");
-Reached told_loss("a loss was told");
+Coverage read_hello("a hello was read");
+Coverage read_welcome("a welcome was read");
+Coverage read_refusal("a refusal was read");
+Coverage read_request("a request was read");
+Coverage read_reply("a reply was read");
+Coverage read_push("a push was read");
+Coverage read_absences("absences were read");
+Coverage read_key_offer("a key offer was read");
+Coverage read_key_reply("a key reply was read");
+Coverage agreed("a key was agreed on");
+Coverage opened_sealed("a sealed frame was opened");
+Coverage rejected_modified("a modified frame was rejected");
+Coverage served_request("the request handler served a request");
+Coverage served_members("the membership table served a request");
+Coverage reported_loss("a loss was reported");
 
 void require(bool truth) {
   if (!truth) std::abort();
@@ -89,22 +88,22 @@ void check_absences(std::string_view bytes) {
   const auto absences = decode_absences(bytes);
   if (!absences) return;
   require(decode_absences(encode_absences(*absences)) == absences);
-  read_fates.mark();
+  read_absences.mark();
 }
 
 void check_keys(std::string_view bytes) {
   if (const auto key = decode_key_offer(bytes)) {
     require(body(encode_key_offer(*key)) == bytes);
-    read_offer.mark();
+    read_key_offer.mark();
   }
   if (const auto key = decode_key_reply(bytes)) {
     require(body(encode_key_reply(*key)) == bytes);
-    read_answer.mark();
+    read_key_reply.mark();
   }
 }
 
-// The bytes as input of an unauthenticated client, as a public key, and as the payload of a frame changed in transit:
-// its first two bytes say where and how.
+// Uses the bytes as input of an unauthenticated client, as a public key, and as the payload of a frame that is modified
+// in transit: the first byte selects the position, the second the bits.
 void check_seal(std::string_view bytes) {
   static const Secret secret("of this fuzz target", "here");
   static const KeyExchange client(KeyExchange::End::kClient);
@@ -112,9 +111,9 @@ void check_seal(std::string_view bytes) {
     require(bytes.size() == kKeySize);
     agreed.mark();
   }
-  Opener stranger(secret.key());
+  Opener unauthenticated(secret.key());
   std::string forged(bytes);
-  require(!stranger.open(forged));
+  require(!unauthenticated.open(forged));
 
   if (bytes.size() < 2) return;
   Sealer sealer(secret.key());
@@ -122,26 +121,27 @@ void check_seal(std::string_view bytes) {
   const std::string_view payload = bytes.substr(2);
   const std::string first =
       body(sealer.seal(payload.substr(0, payload.size() / 2), payload.substr(payload.size() / 2)));
-  std::string opened = first;
-  require(opener.open(opened) && opened == payload);
+  std::string sealed = first;
+  const auto opened = opener.open(sealed);
+  require(opened && *opened == payload);
   opened_sealed.mark();
   std::string changed = body(sealer.seal(payload));
   const auto mask = static_cast<char>(bytes[1]);
   changed[static_cast<unsigned char>(bytes[0]) % changed.size()] ^= mask;
-  require(opener.open(changed) == (mask == 0));
-  if (mask != 0) refused_changed.mark();
+  require(opener.open(changed).has_value() == (mask == 0));
+  if (mask != 0) rejected_modified.mark();
   std::string repeated = first;
   require(!opener.open(repeated));
 }
 
-// Requests, each with a byte that says which client sends it and one for its size.
+// Requests, each preceded by a byte for its client and one for its size.
 void serve(std::string_view bytes) {
   constexpr ClientId kClients = 4;
   RequestHandler requests([](const OutgoingReply&) {});
   MembershipTable members([](ClientId client, const std::string& scope, const Loss& loss) {
     require(client < kClients && loss.text.size() <= kMaxNoticeSize);
     check_push(decode_reply(body(encode(Push{Push::Kind::kNotice, scope, loss.rank, loss.text})))->payload);
-    told_loss.mark();
+    reported_loss.mark();
   });
   while (bytes.size() >= 2) {
     const ClientId client = static_cast<unsigned char>(bytes[0]) % kClients;
@@ -150,7 +150,7 @@ void serve(std::string_view bytes) {
     bytes.remove_prefix(2 + one.size());
     if (ends) {
       members.lose(client, one);
-      if (one.empty()) continue;  // silent, but still there
+      if (one.empty()) continue;  // suspended, not disconnected
       members.forget(client);
       requests.forget(client);
       require(!members.holds(client));
@@ -161,14 +161,14 @@ void serve(std::string_view bytes) {
     try {
       const auto rank = static_cast<int32_t>(request->number);
       const std::string scope = request->texts.empty() ? "" : request->texts.front();
-      if (request->operation == Operation::kEnroll) {
+      if (request->operation == RequestKind::kEnroll) {
         members.enroll(client, scope, rank, request->texts.size() < 2 ? "" : request->texts[1]);
-      } else if (request->operation == Operation::kWithdraw) {
+      } else if (request->operation == RequestKind::kWithdraw) {
         members.withdraw(client, scope, rank);
-      } else if (request->operation == Operation::kLeave) {
+      } else if (request->operation == RequestKind::kLeave) {
         members.leave(client);
         require(!members.holds(client));
-      } else if (request->operation == Operation::kAbsences) {
+      } else if (request->operation == RequestKind::kAbsences) {
         check_absences(encode_absences(members.absences(scope)));
       } else {
         requests.handle(client, std::move(*request));

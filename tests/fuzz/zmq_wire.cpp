@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What comes to a rank's port of the plugin zmq, behind libzmq's own framing: any bytes are a message of this session
-// or not, what is one keeps the promises of parse(), and any text is a reason to leave.
+// Input of a rank's port of the plugin zmq, within libzmq's framing. Any bytes are parsed or rejected, a parsed message
+// meets the invariants of parse(), and any text decodes to a reason for leaving.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string>
 
-#include "reached.hpp"
+#include "coverage.hpp"
 #include "wire.hpp"
 
 namespace {
@@ -19,11 +19,11 @@ namespace sdk = backplane::sdk;
 
 constexpr uint64_t kToken = UINT64_C(0x6e656b6f74207962);  // "by token", as in the seeds
 
-Reached read_bye("a farewell was read");
-Reached read_data("a frame of the messenger was read");
-Reached read_other("a hello or a farewell was read");
-Reached read_cause("a cause was read that is the same for everybody");
-Reached read_end("a reason was read for which its sender is lost");
+Coverage read_goodbye("a goodbye was read");
+Coverage read_data("a frame of the messenger was read");
+Coverage read_other("a hello or an acknowledgement was read");
+Coverage read_cause("a cause was read that does not depend on the sender");
+Coverage read_end("a reason was read that makes its sender lost");
 
 void require(bool truth) {
   if (!truth) std::abort();
@@ -31,7 +31,7 @@ void require(bool truth) {
 
 bool is_status(int32_t status) { return status > BP_OK && status <= BP_INTERNAL; }
 
-// A rank that left for this reason tells the next one the same.
+// A reason that is passed on to another rank stays the same.
 void check_reason(const std::string& reason, int32_t rank, int32_t world_size) {
   const sdk::Failure failure = decode_reason(reason, rank, world_size);
   require(is_status(failure.status()));
@@ -48,12 +48,12 @@ void check_frame(const std::byte* frame, size_t size, int32_t world_size) {
   if (!header) return;
   require(size >= sizeof(Header) && std::memcmp(frame, &*header, sizeof(Header)) == 0);
   require(header->source >= 0 && header->source < world_size && header->token == kToken);
-  require(header->kind >= Kind::kHello && header->kind <= Kind::kFarewell);
+  require(header->kind >= Kind::kHello && header->kind <= Kind::kGoodbyeAck);
   const size_t behind = size - sizeof(Header);
-  if (header->kind == Kind::kBye) {
+  if (header->kind == Kind::kGoodbye) {
     require(behind <= kMaxReason);
     check_reason({reinterpret_cast<const char*>(frame) + sizeof(Header), behind}, header->source, world_size);
-    read_bye.mark();
+    read_goodbye.mark();
   } else {
     require(header->kind == Kind::kFrame ? behind >= sdk::Messenger::kHeadSize : behind == 0);
     (header->kind == Kind::kFrame ? read_data : read_other).mark();
@@ -62,7 +62,7 @@ void check_frame(const std::byte* frame, size_t size, int32_t world_size) {
 
 }  // namespace
 
-// Two bytes say what the rest is: a frame or a reason, and how many ranks there are.
+// The first byte selects a frame or a reason, the second the world size.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const int32_t world_size = 1 + data[1] % 16;

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace backplane::core::testing {
+namespace backplane::core {
 namespace {
 
 constexpr uint64_t kSmall = 1 << 20;
@@ -18,7 +18,7 @@ TEST(Workspace, KeepsSmallScratch) {
   EXPECT_EQ(workspace.scratch_size(), kSmall);
 }
 
-// Programs have large and small collectives in turn.
+// Programs alternate large and small collectives.
 TEST(Workspace, KeepsSmallScratchBesideLarge) {
   Workspace workspace;
   const std::byte* const scratch = workspace.scratch(kSmall);
@@ -36,4 +36,4 @@ TEST(Workspace, KeepsNoLargeScratch) {
 }
 
 }  // namespace
-}  // namespace backplane::core::testing
+}  // namespace backplane::core

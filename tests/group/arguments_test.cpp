@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every NULL, released handle and impossible count is answered, by each function of the C API that takes one.
+// Each function of the C API refuses NULL, released handles and impossible counts.
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,7 +23,7 @@ void expect_answers(const std::vector<Wrong>& all) {
     bp_error_init(&err);
     EXPECT_EQ(wrong.run(&err), BP_INVALID) << wrong.call;
     EXPECT_NE(std::string(err.text).find(wrong.words), std::string::npos) << wrong.call << ": " << err.text;
-    EXPECT_EQ(wrong.run(nullptr), BP_INVALID) << wrong.call << ", and nobody asks why";
+    EXPECT_EQ(wrong.run(nullptr), BP_INVALID) << wrong.call << " without an error argument";
   }
 }
 
@@ -353,7 +353,7 @@ TEST(Arguments, OfWorkers) {
       {"call without arguments",
        [&](bp_error* e) { return bp_rpc_call(nullptr, 0, "a", nullptr, 0, ignore, nullptr, nullptr, e); },
        "`arguments`"},
-      {"call for nobody",
+      {"call without a worker",
        [&](bp_error* e) { return bp_rpc_call(nullptr, 0, "a", &content, 0, nullptr, nullptr, nullptr, e); }, "`done`"},
       {"remote", [&](bp_error* e) { return bp_rpc_remote(nullptr, 0, "a", &content, 0, &ref, e); }, "`rpc`"},
       {"remote without arguments", [&](bp_error* e) { return bp_rpc_remote(nullptr, 0, "a", nullptr, 0, &ref, e); },
@@ -385,11 +385,11 @@ TEST(Arguments, OfWorkers) {
   bp_rpc_release(nullptr);
 }
 
-// A program that was built with the first release knows a struct that ends where that did.
+// A program built with the first release passes structs of that release's size.
 TEST(Arguments, ConfigurationsOfTheFirstReleaseAreAccepted) {
   struct {
     bp_group_config config;
-    uint64_t behind = 0xABABABABABABABAB;  // what today's core must not read
+    uint64_t behind = 0xABABABABABABABAB;  // must not be read
   } exact;
   bp_group_config_init(&exact.config);
   bp_store* store = nullptr;

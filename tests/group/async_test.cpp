@@ -32,7 +32,7 @@ TEST_P(AsyncTest, TestIsMonotonicAndWaitMayBeRepeated) {
   in_group([](ProcessGroup& group) {
     double value = 1;
     Work work = group.all_reduce(as_buffer(value), ReduceOp::kSum, kAsync);
-    ASSERT_TRUE(eventually([&work] { return work.is_completed(); })) << "an operation that was started is never done";
+    ASSERT_TRUE(eventually([&work] { return work.is_completed(); })) << "the operation does not end";
     EXPECT_TRUE(work.is_completed());
     work.wait();
     work.wait();
@@ -41,9 +41,9 @@ TEST_P(AsyncTest, TestIsMonotonicAndWaitMayBeRepeated) {
   });
 }
 
-// Of each operation one rank keeps its handle, and sees that the others have done their part.
-TEST_P(AsyncTest, DroppedHandlesDoTheirWork) {
-  // Of each rank, and there until the groups have ended: a later operation may be done before an earlier one.
+// For each operation one rank keeps its handle and checks that the other ranks took part.
+TEST_P(AsyncTest, OperationsContinueAfterTheirHandlesAreDropped) {
+  // One vector per rank, valid until the groups have ended: a later operation may be done before an earlier one.
   std::vector<std::vector<int>> values(8, std::vector<int>(300, 1));
   in_group([&values](ProcessGroup& group) {
     std::vector<int>& mine = values.at(static_cast<size_t>(group.rank()));
@@ -61,12 +61,12 @@ TEST_P(AsyncTest, DroppedHandlesDoTheirWork) {
   });
 }
 
-// What a dropped receive reports goes nowhere, not into memory that is gone (seen under ASan).
-TEST_P(AsyncTest, DroppedReceivesMayStillBeAnswered) {
+// The result of a dropped receive is not written to freed memory (found by ASan).
+TEST_P(AsyncTest, DroppedReceivesMayStillReceive) {
   in_group([](ProcessGroup& group) {
     const int out = 7;
     int in = 0;
-    static_cast<void>(group.irecv(as_buffer(in), group.rank(), 1));  // goes on
+    static_cast<void>(group.irecv(as_buffer(in), group.rank(), 1));  // continues
     group.send(as_buffer(out), group.rank(), 1);
     int again = 0;
     Work kept = group.irecv(as_buffer(again), group.rank(), 2);
@@ -132,7 +132,7 @@ TEST_P(AsyncTest, BatchOfMessages) {
       bp_request_release(request);
     }
     EXPECT_EQ(in, previous);
-    // All or nothing: a wrong member starts none, or its send would come before the next one.
+    // An invalid operation in the batch starts none. If the send had started, it would arrive before the next one.
     recv.peer = 99;
     EXPECT_EQ(bp_group_submit_batch(group.get(), ops, 2, requests, nullptr), BP_INVALID);
     const int more = 100 + group.rank();
@@ -143,7 +143,7 @@ TEST_P(AsyncTest, BatchOfMessages) {
   });
 }
 
-TEST_P(AsyncTest, CancelledReceiveFailsAndTheGroupGoesOn) {
+TEST_P(AsyncTest, CancelledReceiveFailsAndTheGroupRemainsUsable) {
   in_group([](ProcessGroup& group) {
     int value = 0;
     Work work = group.irecv(as_buffer(value), group.rank(), 3);
@@ -155,7 +155,7 @@ TEST_P(AsyncTest, CancelledReceiveFailsAndTheGroupGoesOn) {
   });
 }
 
-TEST_P(AsyncTest, DestroyEndsWhatIsPending) {
+TEST_P(AsyncTest, DestroyEndsPendingOperations) {
   const Store store = Store::inproc();
   on_ranks(world_size(), [this, &store](int rank) {
     ProcessGroup group = ProcessGroup::create(group_options(backend(), store, rank, world_size()));
@@ -179,18 +179,18 @@ TEST_P(AsyncTest, AbortEndsABlockedCallOfAnotherThread) {
       const int silent = world_size() - 1;
       int value = 0;
       Work pending = group.irecv(as_buffer(value), silent, 1);
-      std::thread aborter([group]() mutable { group.abort("the test says so"); });
+      std::thread aborter([group]() mutable { group.abort("aborted by the test"); });
       std::string text;
       int other = 0;
       EXPECT_EQ(failure_of([&] { group.recv(as_buffer(other), silent, 2); }, &text), Status::kCancelled);
-      EXPECT_NE(text.find("the test says so"), std::string::npos) << text;
+      EXPECT_NE(text.find("aborted by the test"), std::string::npos) << text;
       EXPECT_EQ(failure_of([&pending] { pending.wait(); }), Status::kCancelled);
       EXPECT_EQ(failure_of([&group] { group.barrier(); }, &text), Status::kCancelled);
       EXPECT_NE(text.find("is broken"), std::string::npos) << text;
       aborter.join();
       done.count_down();
     }
-    done.wait();  // a rank that leaves would be lost to the others
+    done.wait();  // the others would report a rank that leaves as lost
   });
 }
 

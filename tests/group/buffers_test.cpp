@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Conversions to buffers. A const range does not convert to Buffer, a temporary that owns its elements to neither type,
-// and each call of the C++ API takes ConstBuffer for its inputs and Buffer for what it writes.
+// Conversions to buffers. A const range does not convert to Buffer. A temporary that owns its elements converts to
+// neither type. Each call of the C++ API takes ConstBuffer for inputs and Buffer for outputs.
 #include <algorithm>
 #include <array>
 #include <concepts>
@@ -49,8 +49,8 @@ static_assert(std::same_as<decltype(as_buffer(std::declval<int&>())), Buffer>);
 static_assert(std::same_as<decltype(as_buffer(std::declval<const int&>())), ConstBuffer>);
 static_assert(!Single<int> && !Single<const int>);
 
-// Whether each call with an input and an output compiles with arguments of these types. (clang-format 14 knows no
-// requires-expressions in lists.)
+// Whether each call with an input and an output compiles with arguments of these types. (clang-format 14 does not
+// support requires-expressions in lists.)
 // clang-format off
 template <typename In, typename Out, typename Group = ProcessGroup&>
 constexpr std::array kMoves = {
@@ -98,7 +98,7 @@ constexpr std::array kWrites = {
     requires { compat::pack_split(std::declval<T>(), std::span<const uint64_t>()); },
 };
 // clang-format on
-// A vector that isend keeps; nothing else that ends with the call.
+// isend takes ownership of a vector, and accepts no other temporary.
 template <typename T>
 concept Sends = requires(ProcessGroup& group) {
   group.isend(std::declval<T>(), 0);
@@ -115,7 +115,7 @@ static_assert(all(kReads<const Floats&>) && all(kReads<Buffer>) && none(kReads<F
 static_assert(Sends<const Floats&> && Sends<Floats> && Sends<Buffer> && !Sends<std::array<int, 2>>);
 static_assert(all(kWrites<Floats&>) && none(kWrites<const Floats&>) && none(kWrites<ConstBuffer>) &&
               none(kWrites<Floats>));
-// _multigpu: lists of outputs are no lists of inputs, so that a call with swapped arguments does not compile.
+// _multigpu: a list of outputs does not convert to a list of inputs, so that swapped arguments do not compile.
 template <typename In, typename Out>
 concept GathersDevices = requires {
   compat::all_gather_multigpu(std::declval<const std::vector<In>&>(), std::declval<const std::vector<Out>&>());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups that meet in a key-value space of the program's, and a store server that stays until its clients have left.
+// Groups over a custom store of the program, and a store server that waits until its clients have left.
 #include <atomic>
 #include <future>
 #include <memory>
@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::chrono::seconds kSoon(60);
 
-// What counts the uses of the store that is left by a program's callbacks.
+// Held by a callback, to observe when the callbacks are destroyed.
 using Tally = std::shared_ptr<std::atomic<int>>;
 
-// The space is a store of this process.
+// The key-value space is a store of this process.
 StoreCallbacks over(Store space, Tally kept = nullptr) {
   StoreCallbacks callbacks;
   callbacks.name = "test://space";
@@ -44,10 +44,10 @@ class CustomStoreTest : public BackendTest {};
 INSTANTIATE_TEST_SUITE_P(All, CustomStoreTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(3)), backend_test_name);
 
-TEST_P(CustomStoreTest, GroupsMeetInIt) {
+TEST_P(CustomStoreTest, GroupsStart) {
   const Store space = Store::inproc();
   on_ranks(world_size(), [this, &space](int rank) {
-    const Store store = Store::custom(over(space));  // each rank its own, as if in a process of its own
+    const Store store = Store::custom(over(space));  // one per rank, as in separate processes
     ProcessGroup group = ProcessGroup::create(group_options(backend(), store, rank, world_size()));
     int sum = rank + 1;
     group.all_reduce(as_buffer(sum));
@@ -59,7 +59,7 @@ TEST_P(CustomStoreTest, GroupsMeetInIt) {
   });
 }
 
-TEST(CustomStore, SurvivorsShrinkOnceARankHasLeft) {
+TEST(CustomStore, SurvivorsShrinkAfterARankHasLeft) {
   const Store space = Store::inproc();
   on_ranks(3, [&space](int rank) {
     const Store store = Store::custom(over(space));
@@ -72,7 +72,7 @@ TEST(CustomStore, SurvivorsShrinkOnceARankHasLeft) {
   });
 }
 
-TEST(CustomStore, FunctionsAreDestroyedOnceNothingUsesThem) {
+TEST(CustomStore, FunctionsAreDestroyedAfterTheirLastUse) {
   const Tally kept = std::make_shared<std::atomic<int>>();
   {
     const Store store = Store::custom(over(Store::inproc(), kept));
@@ -84,7 +84,7 @@ TEST(CustomStore, FunctionsAreDestroyedOnceNothingUsesThem) {
   EXPECT_EQ(kept.use_count(), 1);
 }
 
-TEST(CustomStore, WhatTheFunctionsThrowIsTheFailureOfTheCall) {
+TEST(CustomStore, ExceptionsOfTheFunctionsAreReported) {
   StoreCallbacks callbacks = over(Store::inproc());
   callbacks.set = [](const std::string& key, std::string_view, Timeout) {
     if (key == "own") throw std::runtime_error("no quorum");
@@ -115,7 +115,7 @@ TEST(CustomStore, AFailureOfTheSpaceFailsTheGroupsStart) {
   EXPECT_NE(text.find("the disk is full"), std::string::npos) << text;
 }
 
-TEST(CustomStore, FunctionsThatAreMissingAreNamed) {
+TEST(CustomStore, MissingFunctionsAreNamed) {
   StoreCallbacks callbacks = over(Store::inproc());
   callbacks.remove = nullptr;
   std::string text;
@@ -123,8 +123,8 @@ TEST(CustomStore, FunctionsThatAreMissingAreNamed) {
   EXPECT_EQ(text, "`callbacks->delete_key` must not be NULL");
 }
 
-// A callback that ignores its timeout holds up neither the start of a group beyond the group's, nor a group's abort.
-TEST(CustomStore, AFunctionThatDoesNotReturnEndsWithTheGroupsTimeout) {
+// A callback that ignores its timeout does not delay the start of a group beyond the group's timeout, nor its abort.
+TEST(CustomStore, AHungFunctionIsLimitedByTheGroupsTimeout) {
   std::promise<void> go;
   const std::shared_future<void> gate = go.get_future().share();
   const Tally kept = std::make_shared<std::atomic<int>>();
@@ -142,12 +142,12 @@ TEST(CustomStore, AFunctionThatDoesNotReturnEndsWithTheGroupsTimeout) {
     EXPECT_EQ(failure_of(create, &text), Status::kTimeout);
     EXPECT_NE(text.find("a callback of test://space did not return"), std::string::npos) << text;
   }
-  EXPECT_GT(kept.use_count(), 1);  // the callback that was left behind has them
+  EXPECT_GT(kept.use_count(), 1);  // held by the detached callback
   go.set_value();
   while (kept.use_count() > 1) std::this_thread::yield();
 }
 
-TEST(CustomStore, AbortEndsTheWaitForAFunctionThatDoesNotReturn) {
+TEST(CustomStore, AbortEndsTheWaitForAHungFunction) {
   Store space = Store::inproc();
   std::promise<void> go;
   std::promise<void> entered;
@@ -183,7 +183,7 @@ TEST(StoreServerTest, WaitsForItsClients) {
   ASSERT_TRUE(address.ends_with(port)) << address;
   std::string host = address.substr(0, address.size() - port.size());
   if (host.starts_with("[")) host = host.substr(1, host.size() - 2);
-  server.wait();  // nobody is there
+  server.wait();  // has no clients
   std::promise<void> go;
   std::thread client([&host, &server, gate = go.get_future().share()] {
     Store store = Store::connect(host, server.port());
@@ -196,12 +196,12 @@ TEST(StoreServerTest, WaitsForItsClients) {
   EXPECT_NE(text.find("still connected"), std::string::npos) << text;
   go.set_value();
   EXPECT_EQ(own.get("k"), "v");
-  own = Store::inproc();  // lets go of the connection
+  own = Store::inproc();  // closes the connection
   server.wait();
   client.join();
 }
 
-// torch's trap: rank 0 serves the store and ends first.
+// In torch, the other ranks fail if rank 0, which serves the store, ends first.
 TEST(StoreServerTest, RankZeroEndsLast) {
   auto server = std::make_unique<StoreServer>();
   const uint16_t port = server->port();

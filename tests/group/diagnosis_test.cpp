@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sentence that names the culprit.
+// The sentence that names the rank at fault.
 #include "group/diagnosis.hpp"
 
 #include <gtest/gtest.h>
+
+#include "group/subgroups.hpp"
 
 namespace backplane::core {
 namespace {
@@ -27,10 +29,10 @@ Position behind(int pid) {
   return position;
 }
 
-TEST(Diagnosis, NamesTheRankThatNeverEnteredAndWhatItDidLast) {
+TEST(Diagnosis, NamesTheRankThatNeverEnteredAndItsLastOperation) {
   const Diagnosis diagnosis =
       diagnose(kSeq, kSignature, 4, {{0, inside(10)}, {1, inside(11)}, {2, inside(12)}, {3, behind(13)}});
-  EXPECT_EQ(diagnosis.culprit, 3);
+  EXPECT_EQ(diagnosis.failed_rank, 3);
   EXPECT_EQ(diagnosis.text,
             "rank 3 (host13, pid 13) never entered all_reduce sum (f32 x 1048576) #812; it last finished broadcast "
             "(u8 x 4) with root 0 #811, 31.3 s ago");
@@ -48,19 +50,19 @@ TEST(Diagnosis, ReportsAMismatchFirst) {
   Position other = inside(11);
   other.entered = "broadcast (u8 x 4) with root 0";
   const Diagnosis diagnosis = diagnose(kSeq, kSignature, 3, {{0, inside(10)}, {1, other}, {2, behind(12)}});
-  EXPECT_EQ(diagnosis.culprit, 1);
+  EXPECT_EQ(diagnosis.failed_rank, 1);
   EXPECT_EQ(
       diagnosis.text,
       "rank 1 (host11, pid 11) entered broadcast (u8 x 4) with root 0 as #812 where rank 0 entered all_reduce sum "
       "(f32 x 1048576)");
 }
 
-TEST(Diagnosis, TakesTheMajorityForRight) {
+TEST(Diagnosis, ComparesWithTheMajority) {
   Position other = inside(10);
   other.entered = "all_reduce sum (f32 x 8)";
   const Diagnosis diagnosis =
       diagnose(kSeq, kSignature, 4, {{0, other}, {1, behind(11)}, {2, inside(12)}, {3, inside(13)}});
-  EXPECT_EQ(diagnosis.culprit, 0);
+  EXPECT_EQ(diagnosis.failed_rank, 0);
   EXPECT_EQ(diagnosis.text,
             "rank 0 (host10, pid 10) entered all_reduce sum (f32 x 8) as #812 where rank 2 entered all_reduce sum "
             "(f32 x 1048576)");
@@ -68,20 +70,20 @@ TEST(Diagnosis, TakesTheMajorityForRight) {
 
 TEST(Diagnosis, NamesARankThatDoesNotAnswer) {
   const Diagnosis diagnosis = diagnose(kSeq, kSignature, 3, {{0, inside(10)}, {1, inside(11)}});
-  EXPECT_EQ(diagnosis.culprit, 2);
+  EXPECT_EQ(diagnosis.failed_rank, 2);
   EXPECT_EQ(diagnosis.text, "rank 2 does not answer");
 }
 
 TEST(Diagnosis, NamesThreeOfManyRanks) {
   const Diagnosis diagnosis = diagnose(kSeq, kSignature, 1000, {{7, inside(10)}});
-  EXPECT_EQ(diagnosis.culprit, 0);
+  EXPECT_EQ(diagnosis.failed_rank, 0);
   EXPECT_EQ(diagnosis.text,
             "rank 0 does not answer; rank 1 does not answer; rank 2 does not answer; and 996 more ranks");
 }
 
-TEST(Diagnosis, BlamesTheBackendIfAllEntered) {
+TEST(Diagnosis, NamesTheBackendIfAllRanksEntered) {
   const Diagnosis diagnosis = diagnose(kSeq, kSignature, 2, {{0, inside(10)}, {1, inside(11)}});
-  EXPECT_EQ(diagnosis.culprit, -1);
+  EXPECT_EQ(diagnosis.failed_rank, -1);
   EXPECT_NE(diagnosis.text.find("their backend does not progress"), std::string::npos);
 }
 
@@ -110,6 +112,17 @@ TEST(Diagnosis, TakesThePositionFromTheRecorder) {
   ASSERT_TRUE(at_first.in_flight);
   EXPECT_EQ(at_first.in_flight->signature, "broadcast (f32 x 8) with root 3");
   EXPECT_EQ(position(recorder, 3, "here").entered, "");
+}
+
+TEST(RenumberedError, NamesTheSameProcess) {
+  const Error lost(BP_PEER_LOST, "rank 5 is lost", 1, 7);
+  const std::vector<int32_t> parent = {4, 5, 6};
+  EXPECT_EQ(renumbered(lost, parent, {6, 5}).peer_rank(), 1);
+  EXPECT_EQ(renumbered(lost, parent, {5}).peer_rank(), 0);
+  EXPECT_EQ(renumbered(lost, parent, {4, 6}).peer_rank(), -1);
+  EXPECT_EQ(renumbered(Error(BP_CANCELLED, "aborted"), parent, {4}).peer_rank(), -1);
+  EXPECT_EQ(renumbered(lost, parent, {5}).status(), BP_PEER_LOST);
+  EXPECT_EQ(renumbered(lost, parent, {5}).native_code(), 7);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The calls that share/doc/from-torch.md shows, in a world of one rank. tests/abi/readme_test.sh compares the two
+// The calls shown in share/doc/from-torch.md, in a group of one rank. tests/abi/readme_test.sh compares the two
 // files.
 #include <string>
 #include <vector>

@@ -58,7 +58,7 @@ TEST_P(GradientsTest, TheMeanIsTheSumDividedByTheRanks) {
   });
 }
 
-TEST_P(GradientsTest, AFullPackIsSentWhileTheRoundGoesOn) {
+TEST_P(GradientsTest, AFullPackIsSentDuringTheRound) {
   in_group([](ProcessGroup& group) {
     GradientReducer reducer(group);
     std::vector<float> small(1000, 1);
@@ -70,7 +70,7 @@ TEST_P(GradientsTest, AFullPackIsSentWhileTheRoundGoesOn) {
     second.wait();
     EXPECT_EQ(small.back(), group.world_size());
     EXPECT_EQ(large.back(), 2 * group.world_size());
-    // The caller's group is free meanwhile.
+    // The caller's group remains usable.
     int sum = 1;
     group.all_reduce(as_buffer(sum));
     EXPECT_EQ(sum, group.world_size());
@@ -81,8 +81,8 @@ TEST_P(GradientsTest, AFullPackIsSentWhileTheRoundGoesOn) {
   });
 }
 
-// Nobody waits for a pack in `add`: rank 1 fills one that rank 0 has filled already, but only when it hears so.
-TEST_P(GradientsTest, TheCallerGoesOnWhileAPackWaitsForOthers) {
+// `add` does not wait for other ranks: rank 0 fills a pack and then signals rank 1 to fill the same pack.
+TEST_P(GradientsTest, AddDoesNotWaitForOtherRanks) {
   in_group([](ProcessGroup& group) {
     if (group.world_size() == 1) return;
     GradientReducer reducer(group, {.pack_bytes = 100});
@@ -99,8 +99,8 @@ TEST_P(GradientsTest, TheCallerGoesOnWhileAPackWaitsForOthers) {
   });
 }
 
-// Ranks may come to their dtypes in different orders.
-TEST_P(GradientsTest, TheRestIsSentInTheOrderOfDtypes) {
+// Ranks may add dtypes in different orders.
+TEST_P(GradientsTest, IncompletePacksAreSentInTheOrderOfDtypes) {
   in_group([](ProcessGroup& group) {
     GradientReducer reducer(group);
     std::vector<float> floats(5, 1);
@@ -128,8 +128,8 @@ TEST_P(GradientsTest, APackIsSentWhenItHoldsMoreThan10MiB) {
   });
 }
 
-// In the original such a wait never ended.
-TEST_P(GradientsTest, WaitingForWhatWasNotSentIsRefused) {
+// In the original this wait never ended.
+TEST_P(GradientsTest, WaitingForAnUnsentPackIsRefused) {
   in_group([](ProcessGroup& group) {
     GradientReducer reducer(group);
     int gradient = 1;
@@ -143,7 +143,7 @@ TEST_P(GradientsTest, WaitingForWhatWasNotSentIsRefused) {
   });
 }
 
-TEST_P(GradientsTest, AParameterComesOncePerRound) {
+TEST_P(GradientsTest, AParameterIsAddedOncePerRound) {
   in_group([](ProcessGroup& group) {
     GradientReducer reducer(group);
     int gradient = 1;
@@ -160,7 +160,7 @@ TEST_P(GradientsTest, AParameterComesOncePerRound) {
   });
 }
 
-TEST_P(GradientsTest, EachGradientGoesBackToItsDevice) {
+TEST_P(GradientsTest, EachGradientReturnsToItsDevice) {
   in_group([](ProcessGroup& group) {
     OtherMemory other;
     GradientReducer reducer(group, {.memory = other.packs_on_host()});
@@ -196,7 +196,7 @@ TEST_P(GradientsTest, OverAnotherBackendThanTheGroup) {
   });
 }
 
-TEST_P(GradientsTest, AReducerThatEndsCancelsWhatItHas) {
+TEST_P(GradientsTest, DestructionCancelsPendingPacks) {
   in_group([](ProcessGroup& group) {
     int gradient = 1;
     std::optional<ReducedGradient> reduced;
@@ -221,8 +221,8 @@ TEST_P(GradientsTest, ListsAreBroadcastFromTheFirstRank) {
 
 class DifferenceTest : public BackendTest {
  protected:
-  // What the reducer of every rank says; on all the same, naming `culprit`.
-  std::string sentence(const std::function<void(GradientReducer&, int rank)>& round, int culprit) const {
+  // Expects the same error, which names `named_rank`, on every rank.
+  std::string sentence(const std::function<void(GradientReducer&, int rank)>& round, int named_rank) const {
     std::mutex mutex;
     std::vector<std::string> texts;
     in_group([&](ProcessGroup& group) {
@@ -230,17 +230,17 @@ class DifferenceTest : public BackendTest {
       try {
         round(reducer, group.rank());
         reducer.finish();
-        ADD_FAILURE() << "rank " << group.rank() << " noticed nothing";
+        ADD_FAILURE() << "rank " << group.rank() << " got no error";
       } catch (const Error& e) {
         EXPECT_EQ(e.status(), Status::kInvalid) << e.what();
-        EXPECT_EQ(e.peer_rank(), culprit) << e.what();
+        EXPECT_EQ(e.peer_rank(), named_rank) << e.what();
         const std::lock_guard lock(mutex);
         texts.emplace_back(e.what());
       }
       int value = 0;
       EXPECT_EQ(failure_of([&] { reducer.add("later", as_buffer(value)); }), Status::kInvalid);
       int sum = 1;
-      group.all_reduce(as_buffer(sum));  // the group itself goes on
+      group.all_reduce(as_buffer(sum));  // the group remains usable
       EXPECT_EQ(sum, group.world_size());
     });
     for (const std::string& text : texts) EXPECT_EQ(text, texts.front());
@@ -282,7 +282,7 @@ TEST_P(DifferenceTest, AGradientThatOneRankLacksIsNamed) {
   EXPECT_EQ(text.find(expected), 0U) << text;
 }
 
-// The packs differ in size, so that one rank sends where another still gathers.
+// The packs differ in size, so that one rank sends while another still collects.
 TEST_P(DifferenceTest, AnotherSizeInALaterPackIsNamed) {
   std::vector<std::vector<float>> gradients(4, std::vector<float>(60, 1));
   const std::string text = sentence(
@@ -310,7 +310,7 @@ TEST_P(DifferenceTest, OptionsAndListsAreCompared) {
   });
 }
 
-// A rank's own trouble in the middle of a pack does not leave the others waiting for their deadline.
+// A failure of one rank within a pack ends all ranks before their deadline.
 TEST_P(DifferenceTest, ACopyThatFailsOnOneRankEndsAll) {
   in_group([](ProcessGroup& group) {
     ReducerOptions options;
@@ -334,9 +334,10 @@ TEST_P(DifferenceTest, ACopyThatFailsOnOneRankEndsAll) {
   });
 }
 
-TEST_P(DifferenceTest, ARankThatNeverComesIsNamedAtTheDeadline) {
+TEST_P(DifferenceTest, AMissingRankIsNamedAtTheDeadline) {
+  if (world_size() != 3) return;  // it waits for the deadline
   in_group([](ProcessGroup& group) {
-    GradientReducer reducer(group, {.timeout = std::chrono::seconds(2)});
+    GradientReducer reducer(group, {.timeout = std::chrono::seconds(5)});  // also of the start
     int gradient = 1;
     reducer.add("w", as_buffer(gradient));
     if (group.rank() != 1) {
@@ -348,7 +349,7 @@ TEST_P(DifferenceTest, ARankThatNeverComesIsNamedAtTheDeadline) {
   });
 }
 
-TEST(GroupOfSomeTest, OthersCannotMakeAReducer) {
+TEST(GroupOfSomeTest, NonMembersCannotCreateAReducer) {
   in_group("inproc", 3, [](ProcessGroup& group) {
     ProcessGroup pair = group.new_group({2, 0});
     if (group.rank() == 1) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The interruption hook ends whatever blocks, within a fraction of a second, and leaves no buffer in use.
+// The interruption hook ends blocking calls within a fraction of a second and leaves no buffer in use.
 #include "support/eventually.hpp"
 #include "support/groups.hpp"
 #include "support/interruption.hpp"
@@ -12,7 +12,7 @@ using InterruptTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, InterruptTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(2)), backend_test_name);
 
-TEST_P(InterruptTest, EndsMessagesAndLeavesTheGroupWhole) {
+TEST_P(InterruptTest, EndsMessagesWithoutBreakingTheGroup) {
   const Hooked hooked;
   in_group([](ProcessGroup& group) {
     const int peer = 1 - group.rank();
@@ -54,6 +54,12 @@ TEST(Interrupt, EndsCallsOfStores) {
   const Hooked hooked;
   StoreServer server;
   Store tcp = Store::connect("127.0.0.1", server.port());
+  uint16_t unused = 0;
+  {
+    const StoreServer ended;
+    unused = ended.port();
+  }
+  expect_interrupted("the connection to a store", [&] { Store::connect("127.0.0.1", unused); });
   expect_interrupted("get of a TCP store", [&] { tcp.get("missing"); });
   Store memory = Store::inproc();
   expect_interrupted("get of a store in memory", [&] { memory.get("missing"); });
@@ -61,21 +67,26 @@ TEST(Interrupt, EndsCallsOfStores) {
   EXPECT_EQ(tcp.get("there"), "1") << "the connection is of use afterwards";
 }
 
-// The core's own threads ask nobody: not those that perform collectives, tell of ends or serve stores.
-TEST(Interrupt, AsksOnTheThreadThatBlocks) {
+// Threads of the core never call the hook: executors, watchdogs, store servers.
+TEST(Interrupt, IsCalledOnTheBlockedThread) {
   const Hooked hooked;
   for (const std::string& backend : built_backends()) {
-    ranks_asked = 0;
     others_asked = 0;
-    in_group(backend, 2, [](ProcessGroup& group) {
-      is_rank = true;
+    BarrierLeftByAll barrier(2);
+    const Store store = Store::inproc();
+    on_ranks(2, [&backend, &barrier, &store](int rank) {
+      is_rank = true;  // before the start of the group, which may block, too
+      ProcessGroup group = ProcessGroup::create(group_options(backend, store, rank, 2));
+      barrier(group);
       std::vector<int> value(1000, 1);
       std::vector<int> sum(1000);
-      // Rank 1 blocks in a scan, which the core performs on a thread of its own, until it has been asked.
-      if (group.rank() == 0) {
+      // Rank 1 blocks in a scan, which the core performs on its serial executor, until the hook has been called.
+      if (rank == 0) {
+        ranks_asked = 0;
         EXPECT_TRUE(eventually([] { return ranks_asked > 0; }));
       }
       group.scan(value, sum, ReduceOp::kSum, {.async_op = true}).wait();
+      group.barrier();
     });
     EXPECT_GT(ranks_asked, 0) << backend;
     EXPECT_EQ(others_asked, 0) << backend;

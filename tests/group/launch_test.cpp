@@ -2,6 +2,7 @@
 #include "backplane/launch.hpp"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -15,6 +16,7 @@
 #include "backplane/compat/megengine.hpp"
 #include "backplane/gradients.hpp"
 #include "support/groups.hpp"
+#include "support/system_calls.hpp"
 
 namespace backplane::test {
 namespace {
@@ -35,20 +37,33 @@ INSTANTIATE_TEST_SUITE_P(Backends, LaunchTest, testing::ValuesIn(backends_betwee
                          [](const auto& info) { return info.param; });
 
 TEST_P(LaunchTest, ResultsAreCollectedByRank) {
-  const std::vector<int> before = {10};  // the ranks see what was there
+  const std::vector<int> before = {10};  // visible to the ranks
   const RankResults results = run(3, [&before](ProcessGroup& group) {
     int sum = before.front();
-    all_reduce(as_buffer(sum));  // the default group is there
+    all_reduce(as_buffer(sum));  // over the default group
     return std::to_string(group.rank()) + std::string(100'000, 'x') + std::to_string(sum) + group.backend();
   });
   ASSERT_EQ(results.size(), 3U);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(results[static_cast<size_t>(rank)], std::to_string(rank) + std::string(100'000, 'x') + "30" + GetParam());
   }
-  EXPECT_FALSE(compat::is_distributed());  // here nothing has changed
+  EXPECT_FALSE(compat::is_distributed());  // unchanged in this process
 }
 
-TEST_P(LaunchTest, ThereIsADefaultGroupToSynchronize) {
+// In a sandbox, or before Linux 5.3.
+TEST_P(LaunchTest, WorksWithoutPidfd) {
+  const auto launch_in_sandbox = [this] {
+    if (!answer_with(SECCOMP_RET_ERRNO | EPERM, SYS_pidfd_open)) std::exit(2);
+    const RankResults results = run(2, [](ProcessGroup& group) { return std::to_string(group.rank()); });
+    std::string text;
+    const Status status =
+        failure_of([this] { run(2, [](ProcessGroup&) -> std::optional<std::string> { abort(); }); }, &text);
+    std::exit(results == RankResults{"0", "1"} && status == Status::kPeerLost ? 0 : 1);
+  };
+  EXPECT_EXIT(launch_in_sandbox(), testing::ExitedWithCode(0), "");
+}
+
+TEST_P(LaunchTest, SynchronizeUsesTheDefaultGroup) {
   const RankResults results = run(3, [](ProcessGroup& group) {
     if (!compat::is_distributed()) return std::string("no default group");
     auto leave_alone = compat::synchronized([&group] {
@@ -82,7 +97,7 @@ TEST_P(LaunchTest, GradientsOverProcesses) {
   EXPECT_EQ(results, (RankResults{"right", "right"}));
 }
 
-TEST_P(LaunchTest, ARankThatReturnsNothingIsToldOf) {
+TEST_P(LaunchTest, ARankThatReturnsNothingIsReported) {
   testing::internal::CaptureStderr();
   const RankResults results = run(2, [](ProcessGroup& group) -> std::optional<std::string> {
     group.barrier();
@@ -106,7 +121,7 @@ TEST_P(LaunchTest, AnyFailureEndsAllAndIsNamed) {
     ADD_FAILURE() << "no failure";
     return Status::kInternal;
   };
-  // The others sleep until they are ended.
+  // The others sleep until the launcher ends them.
   const auto others = [](ProcessGroup& group) {
     group.barrier();
     if (group.rank() != 1) ::pause();
@@ -130,22 +145,35 @@ TEST_P(LaunchTest, AnyFailureEndsAllAndIsNamed) {
             }),
             Status::kPeerLost);
   EXPECT_NE(text.find("exited with code 3"), std::string::npos) << text;
-  EXPECT_EQ(::waitpid(-1, nullptr, 0), -1);  // no child is left
+  EXPECT_EQ(::waitpid(-1, nullptr, 0), -1);  // no child process remains
 }
 
-// Waits until a process has ended and was waited for, so that its launcher has heard of it.
+// The kernel reaps the rank, so that its end is unknown.
+TEST(LaunchLimitsTest, ARankThatIsKilledWhereSigchldIsIgnoredIsReported) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  const RankFunction killed = [](ProcessGroup&) -> std::optional<std::string> {
+    ::raise(SIGKILL);
+    return "";
+  };
+  std::string text;
+  EXPECT_EQ(failure_of([&killed] { launch(1, killed, {.backend = "self"}); }, &text), Status::kPeerLost);
+  std::signal(SIGCHLD, before);
+  EXPECT_NE(text.find("ended without a result; SIGCHLD is ignored"), std::string::npos) << text;
+}
+
+// Waits until the launcher has reaped a process.
 void await_end(pid_t pid) {
   while (::kill(pid, 0) == 0) std::this_thread::yield();
 }
 
-TEST(LaunchLimitsTest, WhoFailedIsNamedAlsoIfThoseWhoLostItAreHeardOfBefore) {
+TEST(LaunchLimitsTest, TheFailedRankIsNamedEvenIfItsPeersFailFirst) {
   const RankFunction function = [](ProcessGroup& group) -> std::optional<std::string> {
     int32_t first = ::getpid();
     group.broadcast(as_buffer(first), 0);
     try {
       group.barrier();
     } catch (const Error&) {
-      // Of others than rank 0 it may fail: rank 0 leaves it first, perhaps.
+      // May fail on ranks other than 0 if rank 0 leaves first.
     }
     if (group.rank() == 0) {
       bp_error lost;
@@ -165,7 +193,7 @@ TEST(LaunchLimitsTest, WhoFailedIsNamedAlsoIfThoseWhoLostItAreHeardOfBefore) {
   EXPECT_NE(text.find("failed: out of luck"), std::string::npos) << text;
 }
 
-TEST(LaunchLimitsTest, WhoLostAPeerIsNamedIfNobodyElseFails) {
+TEST(LaunchLimitsTest, ARankThatLostAPeerIsNamedIfNoOtherRankFails) {
   const RankFunction function = [](ProcessGroup& group) -> std::optional<std::string> {
     group.barrier();
     if (group.rank() != 0) {
@@ -185,23 +213,23 @@ TEST(LaunchLimitsTest, WhoLostAPeerIsNamedIfNobodyElseFails) {
   EXPECT_EQ(::waitpid(-1, nullptr, 0), -1);
 }
 
-int told_of_signals = -1;  // the writing end of a pipe, which ranks inherit
+int signal_pipe = -1;  // the writing end of a pipe, which ranks inherit
 
-// Does not end for SIGTERM. After SIGALRM, the process does.
-void tell_of_signal(int number) {
+// Ignores SIGTERM. SIGALRM ends the process.
+void report_signal(int number) {
   const char letter = number == SIGTERM ? 't' : 'a';
-  if (::write(told_of_signals, &letter, 1) != 1 || number == SIGALRM) ::_exit(1);
+  if (::write(signal_pipe, &letter, 1) != 1 || number == SIGALRM) ::_exit(1);
 }
 
-// They are asked to end, and killed when the grace is over.
-TEST(LaunchLimitsTest, TimeIsUpForRanksThatDoNotListen) {
+// The ranks get SIGTERM, and SIGKILL after the grace period.
+TEST(LaunchLimitsTest, RanksThatIgnoreSigtermAreKilledAtTheTimeout) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
-  told_of_signals = ends[1];
-  const auto before = std::signal(SIGTERM, tell_of_signal);  // of the rank, however early it is asked
+  signal_pipe = ends[1];
+  const auto before = std::signal(SIGTERM, report_signal);  // inherited by the rank, which may get the signal early
   const RankFunction deaf = [](ProcessGroup&) -> std::optional<std::string> {
-    std::signal(SIGALRM, tell_of_signal);
-    ::alarm(60);  // if nobody kills it
+    std::signal(SIGALRM, report_signal);
+    ::alarm(60);  // unless it is killed before
     for (;;) ::pause();
   };
   std::string text;
@@ -216,24 +244,23 @@ TEST(LaunchLimitsTest, TimeIsUpForRanksThatDoNotListen) {
   std::signal(SIGTERM, before);
   EXPECT_NE(text.find("the ranks did not end in time"), std::string::npos) << text;
   ::close(ends[1]);
-  std::array<char, 8> heard{};
-  EXPECT_EQ(::read(ends[0], heard.data(), heard.size()), 1);
-  EXPECT_EQ(heard[0], 't');
+  std::array<char, 8> received{};
+  EXPECT_EQ(::read(ends[0], received.data(), received.size()), 1);
+  EXPECT_EQ(received[0], 't');
   ::close(ends[0]);
   EXPECT_EQ(::waitpid(-1, nullptr, 0), -1);
 }
 
-// As the original refused to fork once a device was in use.
-// A signal that asks it to end is delivered to a stopped process when it goes on.
-TEST(LaunchLimitsTest, AStoppedRankIsAskedToEndBeforeItIsKilled) {
+// A stopped process gets SIGTERM when it continues.
+TEST(LaunchLimitsTest, AStoppedRankGetsSigtermBeforeItIsKilled) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
-  told_of_signals = ends[1];
+  signal_pipe = ends[1];
+  const auto before = std::signal(SIGTERM, [](int) {  // inherited by the rank, which may get the signal early
+    const ssize_t written = ::write(signal_pipe, "T", 1);
+    ::_exit(written == 1 ? 1 : 2);
+  });
   const RankFunction stopped = [](ProcessGroup&) -> std::optional<std::string> {
-    std::signal(SIGTERM, [](int) {
-      const ssize_t written = ::write(told_of_signals, "T", 1);
-      ::_exit(written == 1 ? 1 : 2);
-    });
     ::raise(SIGSTOP);
     for (;;) ::pause();
   };
@@ -242,13 +269,15 @@ TEST(LaunchLimitsTest, AStoppedRankIsAskedToEndBeforeItIsKilled) {
            {.backend = "self", .timeout = std::chrono::milliseconds(300), .grace = std::chrono::seconds(10)});
   };
   EXPECT_EQ(failure_of(run), Status::kTimeout);
+  std::signal(SIGTERM, before);
   ::close(ends[1]);
-  char heard = 0;
-  EXPECT_EQ(::read(ends[0], &heard, 1), 1) << "it was killed without having been asked";
+  char received = 0;
+  EXPECT_EQ(::read(ends[0], &received, 1), 1) << "it was killed without SIGTERM";
   ::close(ends[0]);
 }
 
-TEST(LaunchLimitsTest, AProcessWithThreadsIsNotCopied) {
+// The original refused to fork after a device was used.
+TEST(LaunchLimitsTest, AProcessWithThreadsIsNotForked) {
   std::latch done(1);
   std::thread other([&done] { done.wait(); });
   std::string text;

@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The default group of the process, and what init and destroy leave behind.
-#include <filesystem>
+// The default group of the process, and the cleanup by destroy.
 #include <utility>
 
 #include "backplane/compat/hf.hpp"
 #include "support/environment.hpp"
 #include "support/groups.hpp"
+#include "support/resources.hpp"
 
 namespace backplane::test {
 namespace {
-
-size_t entries(const char* directory) {
-  const std::filesystem::directory_iterator begin(directory);
-  return static_cast<size_t>(std::distance(begin, std::filesystem::directory_iterator()));
-}
 
 GroupOptions alone(const Store& store) { return group_options("self", store, 0, 1); }
 
@@ -56,18 +51,18 @@ TEST(LifecycleTest, DefaultGroup) {
   EXPECT_EQ(failure_of([] { destroy_process_group(); }), Status::kInvalid);
 }
 
-TEST(LifecycleTest, InitialisingTwiceIsAnError) {
+TEST(LifecycleTest, InitializingTwiceIsAnError) {
   const Store store = Store::inproc();
   init_process_group(alone(store));
   std::string text;
   EXPECT_EQ(failure_of([&store] { init_process_group(alone(store)); }, &text), Status::kInvalid);
   EXPECT_NE(text.find("twice"), std::string::npos) << text;
   destroy_process_group();
-  init_process_group(alone(store));  // and again after destroy
+  init_process_group(alone(store));  // allowed after destroy
   destroy_process_group();
 }
 
-TEST(LifecycleTest, GroupsAreDestroyedTwiceAndUsedAfterwardsSafely) {
+TEST(LifecycleTest, GroupsMayBeDestroyedTwiceAndUsedAfterwards) {
   const Store store = Store::inproc();
   ProcessGroup group = ProcessGroup::create(alone(store));
   group.destroy();
@@ -78,32 +73,44 @@ TEST(LifecycleTest, GroupsAreDestroyedTwiceAndUsedAfterwardsSafely) {
   EXPECT_EQ(failure_of([&group] { group.split(0); }), Status::kInvalid);
 }
 
+TEST(LifecycleTest, ALocalBackendLeavesTheDefaultGroupUnchanged) {
+  static bp_backend local_self = backend_type("self").descriptor();
+  local_self.id = "local_self";
+  local_self.flags |= BP_BACKEND_LOCAL;
+  register_backend(local_self);
+  const Store store = Store::inproc();
+  ProcessGroup group = init_process_group(group_options("local_self", store, 0, 1));
+  EXPECT_EQ(group.backend(), "local_self");
+  EXPECT_FALSE(is_initialized());
+}
+
 #ifdef BACKPLANE_TEST_zmq
-// hfai's zmq backend overwrote the global backend's name when a library made a local group.
-TEST(LifecycleTest, HfZmqLocalLeavesTheDefaultGroupAlone) {
+// In hfai, a local group of a library overwrote the name of the global backend.
+TEST(LifecycleTest, HfZmqLocalLeavesTheDefaultGroupUnchanged) {
   const Store store = Store::inproc();
   on_ranks(1, [&store](int) {
     init_process_group(alone(store));
     GroupOptions local = group_options(compat::HF_ZMQ_LOCAL_BACKEND, store, 0, 1);
     local.name = "library";
-    ProcessGroup group = init_process_group(local);
-    EXPECT_EQ(group.backend(), "hf_zmq_local");
+    ProcessGroup group = compat::init_process_group(local);
+    EXPECT_EQ(group.backend(), "zmq");
     group.barrier();
     EXPECT_EQ(get_backend(), "self");
     group.destroy();
     EXPECT_TRUE(is_initialized());
     destroy_process_group();
     local.name = "library2";
-    ProcessGroup only = init_process_group(local);
+    ProcessGroup only = compat::init_process_group(local);
     EXPECT_FALSE(is_initialized());
   });
 }
 
 TEST(LifecycleTest, HfZmqBecomesTheDefaultGroup) {
   const Store store = Store::inproc();
-  for (const char* name : {compat::HF_ZMQ_BACKEND, compat::HF_BARRIER_BACKEND, "hf_barrier", "HF_ZMQ"}) {
-    init_process_group(group_options(name, store, 0, 1));
-    EXPECT_EQ(get_rank(), 0);
+  for (const char* name :
+       {compat::HF_ZMQ_BACKEND, compat::HF_BARRIER_BACKEND, "hf_barrier", "HF_ZMQ", "hf_zmq?io_threads=2", "zmq"}) {
+    compat::init_process_group(group_options(name, store, 0, 1));
+    EXPECT_EQ(get_backend(), "zmq");
     barrier();
     destroy_process_group();
   }
@@ -118,14 +125,12 @@ TEST_P(BackendsLifecycleTest, InitAndDestroyLeaveNothingBehind) {
     in_group(GetParam(), 2, [](ProcessGroup& group) { group.new_group({0, 1}).barrier(); });
   };
   cycle();
-  const size_t descriptors = entries("/proc/self/fd");
-  const size_t threads = entries("/proc/self/task");
+  const Resources before;
   for (int i = 0; i < 20; ++i) cycle();
-  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
-  EXPECT_EQ(entries("/proc/self/task"), threads);
+  EXPECT_TRUE(before.are_restored());
 }
 
-TEST_P(BackendsLifecycleTest, OneStoreServesGroupsInTurn) {
+TEST_P(BackendsLifecycleTest, OneStoreServesSuccessiveGroups) {
   const Store store = Store::inproc();
   for (int i = 0; i < 3; ++i) {
     on_ranks(2, [this, &store](int rank) {
@@ -138,7 +143,7 @@ TEST_P(BackendsLifecycleTest, OneStoreServesGroupsInTurn) {
   }
 }
 
-TEST_P(BackendsLifecycleTest, OverARealStoreAndInitMethods) {
+TEST_P(BackendsLifecycleTest, OverATcpStoreAndAFile) {
   const StoreServer server;
   const Store tcp = Store::connect("127.0.0.1", server.port());
   const ScopedDirectory directory;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers in memory that a group allocates: the same results as in any other memory, whoever has such buffers.
+// Buffers in memory allocated by a group: the same results as in other memory, on any subset of ranks.
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -14,8 +14,7 @@ namespace {
 
 constexpr uint64_t kMemoryCounts[] = {1, 100, 5'000, 40'000, 300'000};
 
-// Elements of one rank, in memory of the group's or in ordinary memory, with some before and behind that nobody may
-// touch.
+// Elements of one rank, in memory of the group or in ordinary memory, between guard elements that must not change.
 class Place {
  public:
   Place(ProcessGroup& group, uint64_t count, bool allocated) : plain_(allocated ? 0 : count + 2 * kEdge, -7) {
@@ -30,7 +29,7 @@ class Place {
   }
 
  private:
-  static constexpr ptrdiff_t kEdge = 5;  // elements; parts begin amid cache lines
+  static constexpr ptrdiff_t kEdge = 5;  // elements; unaligned to cache lines
   Memory<int32_t> own_;
   std::vector<int32_t> plain_;
   std::span<int32_t> all_;
@@ -79,7 +78,7 @@ struct Round {
     group.all_reduce(data.part());
     expect_all(data.part(), [this](uint64_t i) { return element_sum<int32_t>(size, i); });
     EXPECT_TRUE(data.edges_hold());
-    fill(data.part(), 0);  // at once: nobody may still be reading
+    fill(data.part(), 0);  // at once: no rank may still read it
     group.all_reduce(data.part(), ReduceOp::kMax);
     expect_all(data.part(), [](uint64_t i) { return element<int32_t>(0, i); });
   }
@@ -134,8 +133,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, MemoryTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(1, 3, 5)),
                          backend_test_name);
 
-// Results: over shm, which has memory of its own among more ranks than one, and over one backend that has none. There
-// such buffers are ordinary ones, with which operations_test.cpp calls the others.
+// Results: over shm, which allocates memory in groups of more than one rank, and over one backend that does not. The
+// other backends use ordinary memory, as in operations_test.cpp.
 std::vector<std::string> backends_with_and_without_memory() {
   std::vector<std::string> names = built_backends();
   std::erase_if(names, [](const std::string& name) { return name != "inproc" && name != "shm"; });
@@ -164,7 +163,7 @@ TEST_P(OwnMemoryTest, SomeRanksAllocateSomeBuffers) {
   });
 }
 
-TEST_P(OwnMemoryTest, MessagesAndVariantsTakeItToo) {
+TEST_P(OwnMemoryTest, MessagesAndVariants) {
   in_group([](ProcessGroup& group) {
     const auto ranks = static_cast<uint64_t>(group.world_size());
     Memory<int32_t> in = group.allocate<int32_t>(20'000);
@@ -204,7 +203,7 @@ TEST_P(OwnMemoryTest, AsyncOperationsOnParts) {
   });
 }
 
-TEST_P(MemoryTest, ComesAndGoesWhileOthersWork) {
+TEST_P(MemoryTest, MayBeAllocatedAndFreedDuringOperations) {
   in_group([](ProcessGroup& group) {
     for (int round = 0; round < 30; ++round) {
       Memory<double> data = group.allocate<double>(10'000 + static_cast<uint64_t>(round * (group.rank() + 1)));
@@ -226,13 +225,13 @@ TEST_P(MemoryTest, OutlivesItsGroup) {
     other.destroy();
     EXPECT_EQ(data[49'999], group.world_size());
     data[0] = 3;
-    group.all_reduce(data);  // any memory will do
+    group.all_reduce(data);  // any memory may be used
     EXPECT_EQ(data[0], 3 * group.world_size());
     EXPECT_EQ(failure_of([&other] { other.allocate<int>(1); }), Status::kInvalid);
   });
 }
 
-TEST_P(MemoryTest, GroupsOfTheGroupUseItToo) {
+TEST_P(MemoryTest, SubgroupsUseIt) {
   in_group([](ProcessGroup& group) {
     constexpr int kSize = 50'000;
     Memory<int> data = group.allocate<int>(kSize);
@@ -252,7 +251,7 @@ TEST_P(MemoryTest, GroupsOfTheGroupUseItToo) {
   });
 }
 
-TEST_P(MemoryTest, NothingAndTooMuch) {
+TEST_P(MemoryTest, ZeroBytesAndTooManyBytes) {
   in_group([](ProcessGroup& group) {
     const Memory<float> none = group.allocate<float>(0);
     EXPECT_EQ(none.size(), 0U);
@@ -267,7 +266,7 @@ TEST_P(MemoryTest, NothingAndTooMuch) {
   });
 }
 
-TEST_P(MemoryTest, OnlyShmHasItsOwn) {
+TEST_P(MemoryTest, OnlyShmAllocatesNatively) {
   in_group([this](ProcessGroup& group) {
     EXPECT_EQ(group.allocate<float>(10).native(), backend() == "shm" && group.world_size() > 1);
     bp_memory* memory = nullptr;

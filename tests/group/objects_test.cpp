@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Objects of any length, and the traps of hfai's zmq backend that concern them: None can be broadcast, the root gets a
-// copy, nothing received is executed.
+// Objects of any length, and defects of hfai's zmq backend: None can be broadcast, the root gets a copy, and received
+// data is not executed.
 #include "backplane/adapters/objects.hpp"
 
 #include <map>
@@ -37,7 +37,7 @@ TEST_P(ObjectsTest, BytesOfAnyLength) {
   });
 }
 
-// Several threads at once, over one tag, from anyone.
+// From several threads at once, with one tag, from any source.
 TEST_P(ObjectsTest, AsMessages) {
   in_group([](ProcessGroup& group) {
     const auto object = [](int rank, int i) {
@@ -88,7 +88,7 @@ TEST_P(ObjectsTest, TypedValues) {
     for (int rank = 0; rank < group.world_size(); ++rank) EXPECT_EQ(all[static_cast<size_t>(rank)].at("rank")[0], rank);
     EXPECT_EQ(broadcast_value(group, mine, group.world_size() - 1).at("rank")[0], group.world_size() - 1);
     const std::optional<int> none;
-    EXPECT_EQ(broadcast_value(group, none, 0), std::nullopt);  // None is an object like any other
+    EXPECT_EQ(broadcast_value(group, none, 0), std::nullopt);  // None is a valid object
     const auto at_root = gather_values(group, group.rank(), 0);
     EXPECT_EQ(scatter_value(group, at_root, 0), group.rank());
   });
@@ -100,7 +100,7 @@ TEST_P(ObjectsTest, AWrongTypeIsAnErrorOfTheReceiver) {
     std::string text;
     EXPECT_EQ(failure_of([&packed] { detail::unpack<std::vector<int>>(packed); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("does not have the expected type"), std::string::npos) << text;
-    // So many elements are refused before there is memory for them.
+    // So many elements are refused before memory is allocated.
     EXPECT_EQ(failure_of([] { detail::unpack<std::vector<int>>("\xdd\xff\xff\xff\xff"); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("array size overflow"), std::string::npos) << text;
   });

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every collective call of the C++ API does what process_group.hpp says, over each backend: arguments, roots, blocks,
-// in place and not, the input unchanged. Not here: what backends do natively, by dtype, reduce operation, count and
-// alignment (sdk/conformance/src/cases/collectives*.cpp); the core's schedules for 1 to 64 ranks (tests/schedule); its
-// arithmetic (tests/reduce).
+// Every collective call of the C++ API over each backend, as documented in process_group.hpp: arguments, roots, blocks,
+// in place and not, the input unchanged. Other tests cover native collectives by dtype, reduce operation, count and
+// alignment (sdk/conformance/src/cases/collectives*.cpp), schedules for 1 to 64 ranks (tests/schedule), and arithmetic
+// (tests/reduce).
 #include <array>
 #include <complex>
 #include <cstring>
@@ -15,11 +15,11 @@
 namespace backplane::test {
 namespace {
 
-// A group of one, which exchanges nothing; a single peer; no power of two, so that schedules fold; more than one level
-// of a tree beside a fold. What else depends on the number of ranks is checked without a network.
+// A group of one rank; a single peer; not a power of two, so that schedules fold; a fold and a tree of several levels.
+// tests/schedule checks other world sizes without a network.
 const auto kOperationWorlds = testing::Values(1, 2, 3, 5);
 
-// Nothing; less than a message costs to start, and divisible by no world size but 1 and 7; so much that the core
+// No elements; fewer bytes than the cost of a message, divisible only by world sizes 1 and 7; and so many that the core
 // chooses a ring, gloo other algorithms, and shm many pieces.
 constexpr uint64_t kOperationCounts[] = {0, 7, 70'001};
 
@@ -66,7 +66,7 @@ TEST_P(OperationsTest, AllReduce) {
   });
 }
 
-// More than the core's ring takes in one slice, over the backends whose all_reduce is the core's.
+// More than one slice of the core's ring, over the backends without a native all_reduce.
 std::vector<std::string> backends_without_all_reduce() {
   std::vector<std::string> names = built_backends();
   std::erase_if(names, [](const std::string& name) { return name == "gloo" || name == "shm"; });
@@ -116,7 +116,7 @@ TEST_P(TypedOperationsTest, AllReduceOfEveryType) {
     expect_tripled<double>(group, 0x1p300, 0x1.8p301);
     expect_tripled<std::complex<float>>(group, {1, -2}, {3, -6});
     expect_tripled<std::complex<double>>(group, {1, -2}, {3, -6});
-    expect_tripled<Half>(group, {0x3c00}, {0x4200});  // 1 and 3, and so below
+    expect_tripled<Half>(group, {0x3c00}, {0x4200});  // 1 and 3, as below
     expect_tripled<BFloat16>(group, {0x3f80}, {0x4040});
     expect_tripled<Float8E4M3>(group, {0x38}, {0x44});
     expect_tripled<Float8E5M2>(group, {0x3c}, {0x42});
@@ -159,13 +159,13 @@ TEST_P(OperationsTest, EveryReduceOperation) {
   });
 }
 
-// Two summands are the same in either order.
+// More than two ranks, because sums of two are the same in either order.
 using RoundingOperationsTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, RoundingOperationsTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(3, 5)),
                          backend_test_name);
 
-// Sums whose rounding depends on the order: every rank must have rounded alike.
+// Sums whose rounding depends on the order: all ranks must round in the same order.
 TEST_P(RoundingOperationsTest, AllReduceGivesTheSameBitsEverywhere) {
   in_group([](ProcessGroup& group) {
     for (const size_t count : {size_t{5}, size_t{50000}}) {
@@ -319,8 +319,8 @@ TEST_P(OperationsTest, AllToAll) {
   });
 }
 
-// Blocks of different counts: without displacements, one after the other; or with them, the last block first and one
-// element that belongs to no block before each.
+// Blocks of different counts: without displacements, adjacent; with displacements, the last block first and one unused
+// element before each.
 struct Layout {
   Layout(std::vector<uint64_t> counts, bool is_scattered) {
     displs.resize(counts.size());
@@ -359,7 +359,7 @@ void in_each_layout(const std::function<void(uint64_t, bool)>& check) {
   }
 }
 
-// Some block is empty as soon as there are two.
+// With two or more blocks, one is empty.
 std::vector<uint64_t> uneven_counts(int world, uint64_t scale) {
   std::vector<uint64_t> counts;
   for (int rank = 0; rank < world; ++rank) counts.push_back(static_cast<uint64_t>((rank * 5 + 2) % 7) * scale);

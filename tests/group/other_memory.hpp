@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that claims to be a device's and is the host's: what copies between devices do can be watched without one.
+// Host memory labelled as device memory, to observe copies between devices without a device.
 #pragma once
 
 #include <cstring>
@@ -20,7 +20,7 @@ class OtherMemory {
     memory.copy = [this](const ConstBuffer& from, const Buffer& to) { copy(from, to); };
     return memory;
   }
-  // The same, unwatched.
+  // The same, without recording.
   static PackMemory plain() {
     PackMemory memory;
     memory.copy = [](const ConstBuffer& from, const Buffer& to) {

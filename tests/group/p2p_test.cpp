@@ -15,7 +15,7 @@ std::vector<uint8_t> pattern(int rank, size_t size) {
   return bytes;
 }
 
-TEST_P(P2pTest, MessagesGoRound) {
+TEST_P(P2pTest, MessagesAroundTheRing) {
   in_group([](ProcessGroup& group) {
     const int next = (group.rank() + 1) % group.world_size();
     const int previous = (group.rank() + group.world_size() - 1) % group.world_size();
@@ -93,7 +93,7 @@ TEST_P(P2pTest, MessageToItself) {
   });
 }
 
-TEST_P(P2pTest, ShorterMessageIsFineAndLongerIsAnError) {
+TEST_P(P2pTest, AShorterMessageIsReceivedAndALongerOneIsAnError) {
   in_group([](ProcessGroup& group) {
     const std::vector<int32_t> out = {1, 2, 3};
     if (group.rank() == 0) {
@@ -107,12 +107,12 @@ TEST_P(P2pTest, ShorterMessageIsFineAndLongerIsAnError) {
       std::string text;
       EXPECT_EQ(failure_of([&group, &in] { group.recv(std::span(in).first(2), 0, 2); }, &text), Status::kInvalid);
       EXPECT_NE(text.find("12 bytes"), std::string::npos) << text;
-      group.recv(in, 0, 3);  // the group goes on
+      group.recv(in, 0, 3);  // the group remains usable
     }
   });
 }
 
-TEST_P(P2pTest, ReceiveThatNobodyAnswersTimesOutAndNamesThePeer) {
+TEST_P(P2pTest, UnmatchedReceiveTimesOutAndNamesThePeer) {
   in_group([](ProcessGroup& group) {
     if (group.rank() == 0) {
       int value = 0;
@@ -122,7 +122,7 @@ TEST_P(P2pTest, ReceiveThatNobodyAnswersTimesOutAndNamesThePeer) {
       EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
       EXPECT_NE(text.find("recv"), std::string::npos) << text;
     }
-    // A message that was not received is no reason to give up the group.
+    // The timeout of a message does not break the group.
     int value = group.rank();
     group.all_reduce(as_buffer(value));
     EXPECT_EQ(value, group.world_size() * (group.world_size() - 1) / 2);

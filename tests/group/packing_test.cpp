@@ -14,7 +14,7 @@
 namespace backplane::test {
 namespace {
 
-TEST(OffsetsTest, EachShapeBeginsWhereTheOneBeforeEnds) {
+TEST(OffsetsTest, EachShapeBeginsAtTheEndOfThePreviousOne) {
   EXPECT_EQ(compat::get_offsets(std::vector<compat::Shape>{{1}, {3, 3}}), (compat::Offsets{0, 1, 1, 10}));
   EXPECT_EQ(compat::get_offsets({}), compat::Offsets());
 }
@@ -60,7 +60,7 @@ TEST(PackTest, SplitWithoutACopyViewsThePack) {
   EXPECT_EQ(parts[2].dtype(), DType::kF64);
 }
 
-TEST(PackTest, WhatDoesNotFitIsRefused) {
+TEST(PackTest, MismatchedSizesAreRefused) {
   std::vector<int> pack(4);
   std::vector<int> two(2);
   std::vector<float> floats(2);
@@ -76,7 +76,7 @@ TEST(PackTest, WhatDoesNotFitIsRefused) {
   EXPECT_NE(concat({floats}, {0, 2}).find("of i32 is of f32"), std::string::npos);
 }
 
-TEST(PackTest, BytesCrossDevicesByTheFunctionThatWasGiven) {
+TEST(PackTest, BytesAreCopiedBetweenDevicesByTheGivenFunction) {
   std::vector<int> far = {1, 2};
   const Buffer on_device(far.data(), far.size(), DType::kI32, Device::cuda(1));
   std::vector<int> pack(2);
@@ -94,7 +94,7 @@ TEST(PackTest, BytesCrossDevicesByTheFunctionThatWasGiven) {
   EXPECT_EQ(other.copies(), (std::vector<std::string>{"cuda:1 to host memory"}));
 }
 
-TEST(ReduceMethodTest, IsWrittenInAnyCaseAndNothingElse) {
+TEST(ReduceMethodTest, IsCaseInsensitiveAndRefusesOtherWords) {
   EXPECT_EQ(compat::reduce_method("sum"), ReduceMethod::kSum);
   EXPECT_EQ(compat::reduce_method("MEAN"), ReduceMethod::kMean);
   std::string text;
@@ -123,8 +123,8 @@ TEST_P(PackReduceTest, SumAndMeanOfAList) {
   });
 }
 
-// What lies there the backend reaches directly: no byte of it is staged (Lent.NothingIsStagedInCollectives).
-TEST_P(PackReduceTest, PacksLieInTheGroupsOwnMemory) {
+// The backend accesses this memory directly, without staging (see the zero-copy tests of shm).
+TEST_P(PackReduceTest, PacksAreAllocatedByTheGroup) {
   in_group([this](ProcessGroup& group) {
     detail::PackReducer packer{PackMemory{}};
     for (const size_t count : {10, 20'000, 500}) {
@@ -149,7 +149,7 @@ TEST_P(PackReduceTest, MeanOfIntegersRoundsTowardZero) {
   });
 }
 
-TEST_P(PackReduceTest, ShapesThatDoNotFitTouchNothing) {
+TEST_P(PackReduceTest, MismatchedShapesChangeNothing) {
   in_group([](ProcessGroup& group) {
     std::vector<int> values(4, 1);
     std::string text;

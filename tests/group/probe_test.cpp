@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matched probes and receives of any tag, and what is said over a backend that has none.
+// Matched probes and receives with any tag, and the error of a backend that does not support them.
 #include "support/groups.hpp"
 
 namespace backplane::test {
 namespace {
 
-// gloo matches by itself, and not by any tag.
+// gloo matches messages itself, without BP_ANY_TAG.
 std::optional<ScopedVariable> within_matching(const std::string& backend) {
   if (backend != "gloo") return std::nullopt;
   return std::optional<ScopedVariable>(std::in_place, "BACKPLANE_LAYERS", "matching");
@@ -40,7 +40,7 @@ TEST_P(ProbeTest, FindsTheSizeBeforeTheBuffer) {
   });
 }
 
-TEST_P(ProbeTest, WaitsNoLongerThanItIsTold) {
+TEST_P(ProbeTest, TimesOut) {
   in_group([](ProcessGroup& group) {
     EXPECT_EQ(failure_of([&] { group.probe(0, 3, std::chrono::milliseconds(0)); }), Status::kTimeout);
     EXPECT_EQ(failure_of([&] { group.probe(0, 3, std::chrono::milliseconds(100)); }), Status::kTimeout);
@@ -49,7 +49,7 @@ TEST_P(ProbeTest, WaitsNoLongerThanItIsTold) {
   });
 }
 
-TEST_P(ProbeTest, DroppedMessagesFreeTheirSender) {
+TEST_P(ProbeTest, DroppingAMessageEndsItsSend) {
   in_group([](ProcessGroup& group) {
     const std::vector<int> out(500'000, 1);
     Work sent = group.isend(out, 1 - group.rank(), 1);
@@ -58,7 +58,7 @@ TEST_P(ProbeTest, DroppedMessagesFreeTheirSender) {
   });
 }
 
-TEST_P(ProbeTest, AMessageIsForItsOwnGroupAndOneRecv) {
+TEST_P(ProbeTest, AMessageBelongsToItsGroupAndToOneRecv) {
   in_group([](ProcessGroup& group) {
     ProcessGroup other = group.new_group({0, 1});
     const int peer = 1 - group.rank();
@@ -76,7 +76,7 @@ TEST_P(ProbeTest, AMessageIsForItsOwnGroupAndOneRecv) {
       bp_message_release(message);
     }
     EXPECT_EQ(value, peer);
-    // Only a recv takes it.
+    // Only a recv accepts it.
     group.isend(std::vector<int>{group.rank()}, peer, 1);
     bp_message* kept_message = nullptr;
     bp_result about = {sizeof about, -1, 0, 0};
@@ -89,7 +89,7 @@ TEST_P(ProbeTest, AMessageIsForItsOwnGroupAndOneRecv) {
     bp_op recv = ProcessGroup::make_op(BP_RECV, {}, as_buffer(value), {});
     recv.message = kept_message;
     EXPECT_EQ(bp_group_run(group.get(), &recv, nullptr), BP_OK);
-    // A recv that is refused has released it, too.
+    // A refused recv releases it as well.
     group.isend(std::vector<int>{group.rank()}, peer, 1);
     EXPECT_EQ(failure_of([&] { group.recv(Buffer(nullptr, 5, DType::kI32), group.probe(peer, 1)); }), Status::kInvalid);
     // A message outlives its group.
@@ -100,7 +100,7 @@ TEST_P(ProbeTest, AMessageIsForItsOwnGroupAndOneRecv) {
   });
 }
 
-TEST_P(ProbeTest, AnyTagTakesTheOldest) {
+TEST_P(ProbeTest, AnyTagReceivesTheOldestMessage) {
   in_group([](ProcessGroup& group) {
     const int peer = 1 - group.rank();
     for (uint32_t tag = 10; tag > 0; --tag) group.isend(std::vector<uint32_t>{tag}, peer, tag);
@@ -114,7 +114,7 @@ TEST_P(ProbeTest, AnyTagTakesTheOldest) {
 }
 
 #ifdef BACKPLANE_TEST_gloo
-TEST(Probe, IsRefusedByNameWhereTheBackendCannot) {
+TEST(Probe, TheErrorNamesABackendWithoutProbes) {
   in_group("gloo", 2, [](ProcessGroup& group) {
     std::string text;
     EXPECT_EQ(failure_of([&] { group.probe(0, 1); }, &text), Status::kUnsupported);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests that nobody waits for: their deadlines, callbacks, wait_any, and buffers after a release.
+// Requests without a waiting thread: deadlines, callbacks, wait_any, and buffers after a release.
 #include <atomic>
 #include <mutex>
 
@@ -27,7 +27,7 @@ bp_request* start(ProcessGroup& group, uint32_t kind, int32_t peer, std::vector<
   return request;
 }
 
-// What a callback was told. It outlives the group.
+// The arguments of a callback. It outlives the group.
 struct CallbackLog {
   std::mutex mutex;
   int times = 0;
@@ -53,28 +53,28 @@ using RequestsTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, RequestsTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(2)), backend_test_name);
 
-// Nobody calls anything until the deadline is long over.
-TEST_P(RequestsTest, EndAtTheirDeadlineThoughNobodyWaits) {
+// The program calls nothing until long after the deadline.
+TEST_P(RequestsTest, EndAtTheirDeadlineWithoutAWaitingThread) {
   in_group([](ProcessGroup& group) {
     std::vector<uint8_t> bytes(8);
-    bp_request* const lonely = start(group, BP_RECV, 1 - group.rank(), bytes, kSecond / 2, 7);
-    CallbackLog told;
-    // The flight recorder does not drive the backend, as a test or a callback would.
+    bp_request* const unwaited = start(group, BP_RECV, 1 - group.rank(), bytes, kSecond / 2, 7);
+    CallbackLog log;
+    // Reads the flight recorder, because a test or a callback would drive the backend.
     const std::string ended = "\"status\":" + std::to_string(BP_TIMEOUT);
     EXPECT_TRUE(eventually([&] { return group.trace().find(ended) != std::string::npos; })) << group.trace();
-    // Terminal already: the callback is called at once, on this thread.
-    detail::call(bp_request_on_done, lonely, CallbackLog::ended, static_cast<void*>(&told));
-    EXPECT_EQ(told.count(), 1) << "the operation is in flight after its deadline";
-    EXPECT_EQ(told.status, BP_TIMEOUT) << told.text;
-    EXPECT_EQ(told.group, "test");
-    bp_request_release(lonely);
+    // The operation has ended: the callback is called at once, on this thread.
+    detail::call(bp_request_on_done, unwaited, CallbackLog::ended, static_cast<void*>(&log));
+    EXPECT_EQ(log.count(), 1) << "the operation is in flight after its deadline";
+    EXPECT_EQ(log.status, BP_TIMEOUT) << log.text;
+    EXPECT_EQ(log.group, "test");
+    bp_request_release(unwaited);
   });
 }
 
 TEST_P(RequestsTest, ACollectiveOfOneRankBreaksItsGroupAtItsDeadline) {
   const Store store = Store::inproc();
   on_ranks(2, [&store, this](int rank) {
-    std::vector<uint8_t> bytes(8, 1);  // busy until the group has ended
+    std::vector<uint8_t> bytes(8, 1);  // in use until the group has ended
     ProcessGroup group = ProcessGroup::create(group_options(backend(), store, rank, 2));
     if (rank == 0) bp_request_release(start(group, BP_ALL_REDUCE, 0, bytes, kSecond / 2));
     bp_error err;
@@ -85,9 +85,9 @@ TEST_P(RequestsTest, ACollectiveOfOneRankBreaksItsGroupAtItsDeadline) {
 }
 
 TEST_P(RequestsTest, CallbacksAreCalledOnceAlsoAfterTheRelease) {
-  CallbackLog told[2];
-  in_group([&told](ProcessGroup& group) {
-    CallbackLog& mine = told[group.rank()];
+  CallbackLog log[2];
+  in_group([&log](ProcessGroup& group) {
+    CallbackLog& mine = log[group.rank()];
     const int peer = 1 - group.rank();
     std::vector<uint8_t> in(100000);
     bp_request* const recv = start(group, BP_RECV, peer, in, BP_INHERIT_TIMEOUT);
@@ -97,7 +97,8 @@ TEST_P(RequestsTest, CallbacksAreCalledOnceAlsoAfterTheRelease) {
     group.barrier();
     std::vector<uint8_t> out(100000, static_cast<uint8_t>(peer));
     bp_request* const send = start(group, BP_SEND, peer, out, BP_INHERIT_TIMEOUT);
-    EXPECT_TRUE(eventually([&mine] { return mine.count() > 0; })) << "no callback for an operation nobody waits for";
+    EXPECT_TRUE(eventually([&mine] { return mine.count() > 0; }))
+        << "no callback for an operation without a waiting thread";
     EXPECT_EQ(mine.status, BP_OK) << mine.text;
     EXPECT_EQ(in.back(), group.rank());
     EXPECT_EQ(bp_request_wait(send, BP_NO_TIMEOUT, nullptr), BP_OK);
@@ -107,23 +108,22 @@ TEST_P(RequestsTest, CallbacksAreCalledOnceAlsoAfterTheRelease) {
   });
 }
 
-TEST_P(RequestsTest, CallbacksHearOfTheEndOfTheirGroup) {
-  CallbackLog told[2];
-  in_group([&told](ProcessGroup& group) {
+TEST_P(RequestsTest, CallbacksAreCalledAtTheEndOfTheirGroup) {
+  CallbackLog log[2];
+  in_group([&log](ProcessGroup& group) {
     ProcessGroup other = group.new_group({0, 1});
     std::vector<uint8_t> in(8);
     bp_request* const recv = start(other, BP_RECV, 1 - group.rank(), in, BP_NO_TIMEOUT);
-    detail::call(bp_request_on_done, recv, CallbackLog::ended, static_cast<void*>(&told[group.rank()]));
+    detail::call(bp_request_on_done, recv, CallbackLog::ended, static_cast<void*>(&log[group.rank()]));
     bp_request_release(recv);
     group.barrier();
     other.destroy();
-    EXPECT_EQ(told[group.rank()].count(), 1) << "destroy returned before the callback was called";
-    EXPECT_NE(told[group.rank()].status, BP_OK);
+    EXPECT_EQ(log[group.rank()].count(), 1) << "destroy returned before the callback was called";
+    EXPECT_NE(log[group.rank()].status, BP_OK);
   });
 }
 
-// A callback may start operations.
-TEST_P(RequestsTest, CallbacksMayGoOn) {
+TEST_P(RequestsTest, CallbacksMayStartOperations) {
   struct Chain {
     ProcessGroup* group;
     std::vector<uint8_t> bytes = std::vector<uint8_t>(64);
@@ -151,8 +151,8 @@ TEST_P(RequestsTest, CallbacksMayGoOn) {
   });
 }
 
-// Callbacks must not end groups or wait. They may drop the last handle of a group.
-TEST_P(RequestsTest, CallbacksEndNothing) {
+// They may drop the last handle of a group.
+TEST_P(RequestsTest, CallbacksMayNotEndGroupsOrWait) {
   std::atomic<int> refused = 0;
   in_group([&refused](ProcessGroup& group) {
     std::vector<uint8_t> in(10), never(10);
@@ -191,7 +191,7 @@ TEST_P(RequestsTest, CallbacksEndNothing) {
   EXPECT_EQ(refused, 8);
 }
 
-TEST_P(RequestsTest, WaitAnyFindsTheOneThatHasEnded) {
+TEST_P(RequestsTest, WaitAnyReturnsAnEndedRequest) {
   in_group([](ProcessGroup& group) {
     constexpr uint64_t kMany = 5;
     const int peer = 1 - group.rank();
@@ -226,7 +226,7 @@ TEST_P(RequestsTest, WaitAnyFindsTheOneThatHasEnded) {
 TEST_P(RequestsTest, SendAndReceiveAtOnce) {
   in_group([](ProcessGroup& group) {
     const int peer = 1 - group.rank();
-    std::vector<uint8_t> out(3 << 20, static_cast<uint8_t>(peer));  // too much to be sent before it is received
+    std::vector<uint8_t> out(3 << 20, static_cast<uint8_t>(peer));  // too large to be sent before it is received
     std::vector<uint8_t> in(out.size(), 9);
     bp_op send;
     bp_op_init(&send, BP_SEND);
@@ -248,7 +248,7 @@ TEST_P(RequestsTest, TheCallsOfCpp) {
   std::atomic<int> ended = 0;
   in_group([&ended](ProcessGroup& group) {
     const int peer = 1 - group.rank();
-    // A message that the group keeps; nobody keeps the Work.
+    // The group keeps the message; the Work is dropped.
     group.isend(std::vector<int>(200'000, group.rank()), peer, 3).on_done([&ended](const Error* failure) {
       if (failure == nullptr) ++ended;
     });
@@ -269,10 +269,10 @@ TEST_P(RequestsTest, TheCallsOfCpp) {
     EXPECT_EQ(big.back(), 5);
     Work failed = group.irecv(small, peer, 9);
     failed.cancel();
-    std::string told;
+    std::string group_name;
     EXPECT_EQ(wait_any({failed}), 0U);
-    failed.on_done([&told](const Error* failure) { told = failure->group(); });
-    EXPECT_EQ(told, "test");
+    failed.on_done([&group_name](const Error* failure) { group_name = failure->group(); });
+    EXPECT_EQ(group_name, "test");
     EXPECT_EQ(name_of(failure_of([&failed] { failed.wait(); })), "cancelled");
     group.check();
     if (group.rank() == 0) group.send_object("an object", peer, 1);
@@ -297,21 +297,20 @@ TEST_P(RequestsTest, TheCallsOfCpp) {
   EXPECT_TRUE(eventually([&ended] { return ended == 2; }));
 }
 
-// A buffer is busy until its operation is terminal, whoever still has the request: what is sent is what is there when
-// the receiver takes it.
+// The buffer is in use until its operation has ended, even if the request was released.
 TEST_P(RequestsTest, BuffersOutliveTheRequest) {
-  CallbackLog told[2];
-  in_group([&told](ProcessGroup& group) {
+  CallbackLog log[2];
+  in_group([&log](ProcessGroup& group) {
     const int peer = 1 - group.rank();
     std::vector<uint8_t> out(3 << 20, 1);
     bp_request* const send = start(group, BP_SEND, peer, out, BP_INHERIT_TIMEOUT);
-    detail::call(bp_request_on_done, send, CallbackLog::ended, static_cast<void*>(&told[group.rank()]));
+    detail::call(bp_request_on_done, send, CallbackLog::ended, static_cast<void*>(&log[group.rank()]));
     bp_request_release(send);
     group.barrier();
     std::vector<uint8_t> in(out.size());
     group.recv(in, peer);
     EXPECT_EQ(in, std::vector<uint8_t>(in.size(), 1));
-    EXPECT_TRUE(eventually([&] { return told[group.rank()].count() == 1; }));
+    EXPECT_TRUE(eventually([&] { return log[group.rank()].count() == 1; }));
   });
 }
 

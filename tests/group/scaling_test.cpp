@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arithmetic of a backend that reduces by itself, shm. avg and premul_sum have the bits of the core's completion, which
-// is what inproc's ranks run; small floats those of f32 that was rounded once.
+// Arithmetic of a backend with native reductions, shm. avg and premul_sum give the same bits as the core's schedules,
+// over which inproc's ranks run; small floats the bits of f32 rounded once.
 #include <cstring>
 #include <random>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Where a rank's buffers lie.
+// The memory of a rank's buffers.
 enum class Where { kPlain, kInPlace, kAllocated, kAllocatedInPlace, kMixed };
 
 struct Case {
@@ -34,8 +34,8 @@ struct Case {
   }
 };
 
-// Random bits: numbers of all sizes and, in the small formats, often infinities and NaN. Seeds 1 and up. Sums of two
-// are the same in either order, and sums of three equal ones in any: then the schedule does not show in the bits.
+// Random bits: numbers of all sizes and, in the small formats, often infinities and NaN. Seeds from 1. Sums of two are
+// the same in either order, and sums of three equal ones in any, so that the bits do not depend on the schedule.
 Bytes random_elements(const Case& c, uint64_t count, int rank, int ranks) {
   std::mt19937 random(ranks == 2 || is_small_float(c.dtype) ? static_cast<uint32_t>(rank) + 1 : 1);
   Bytes bytes(count * c.element());
@@ -43,7 +43,7 @@ Bytes random_elements(const Case& c, uint64_t count, int rank, int ranks) {
   return bytes;
 }
 
-// `size` bytes, in memory of the group's or in ordinary memory.
+// `size` bytes, in memory of the group or in ordinary memory.
 class ScaledPlace {
  public:
   ScaledPlace(ProcessGroup& group, uint64_t size, bool allocated) : plain_(allocated ? 0 : size) {
@@ -58,7 +58,7 @@ class ScaledPlace {
   std::byte* data_ = nullptr;
 };
 
-// What this rank ends with.
+// The result on this rank.
 Bytes result(ProcessGroup& group, const Case& c, Where where) {
   const int rank = group.rank();
   const int ranks = group.world_size();
@@ -104,7 +104,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-// So much that two ranks have the root reduce, and more than two no longer reduce everything for themselves. Many ranks
+// So large that with two ranks the root reduces, and with more ranks each reduces a part. Smaller for many ranks, which
 // take long.
 std::vector<Case> small_float_cases(int ranks) {
   const uint64_t much = UINT64_C(70'001) / static_cast<uint64_t>(ranks <= 2 ? 1 : ranks);
@@ -118,7 +118,7 @@ std::vector<Case> small_float_cases(int ranks) {
   return all;
 }
 
-// What this rank ought to end with.
+// The expected result on this rank.
 Bytes rounded_once(const Case& c, int rank, int ranks) {
   if (c.kind == BP_REDUCE && rank != ranks - 1) return {};
   if (ranks == 1 && (c.reduce_op == BP_SUM || c.reduce_op == BP_PROD)) return random_elements(c, c.block(0), 0, 1);
@@ -143,7 +143,7 @@ constexpr Where kEverywhere[] = {Where::kPlain, Where::kInPlace, Where::kAllocat
 class Scaling : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Scaling, testing::Values(1, 2, 3));
 
-TEST_P(Scaling, GivesTheBitsOfTheCore) {
+TEST_P(Scaling, GivesTheSameBitsAsTheCore) {
   const int ranks = GetParam();
   std::vector<std::vector<Bytes>> expected(static_cast<size_t>(ranks));  // by rank and case
   test::in_group("inproc", ranks, [&expected](ProcessGroup& group) {
@@ -182,7 +182,7 @@ TEST_P(SmallFloats, AreRoundedOnce) {
   });
 }
 
-// One element of a rank's own.
+// One element of this rank.
 template <class Format>
 float all_reduced(ProcessGroup& group, uint32_t dtype, uint32_t reduce_op, float number) {
   typename Format::Bits data = Format::from_float(number);
@@ -197,7 +197,7 @@ float all_reduced(ProcessGroup& group, uint32_t dtype, uint32_t reduce_op, float
   return Format::to_float(data);
 }
 
-// By the core's schedules, too, however much of the sum travels from rank to rank.
+// Also by the core's schedules, which send partial sums between ranks.
 TEST(SmallFloats, AreTheSameOnAllRanks) {
   std::vector<Case> all;
   for (const uint32_t dtype : {BP_F16, BP_BF16})
@@ -208,18 +208,18 @@ TEST(SmallFloats, AreTheSameOnAllRanks) {
     std::vector<std::vector<Bytes>> results(static_cast<size_t>(ranks));  // by rank and case
     in_group("inproc", ranks, [&all, &results](ProcessGroup& group) {
       for (const Case& c : all) results[static_cast<size_t>(group.rank())].push_back(result(group, c, Where::kPlain));
-      const float number = 60'000.0F / static_cast<float>(group.world_size());  // no partial sum is too large
+      const float number = 60'000.0F / static_cast<float>(group.world_size());  // partial sums do not overflow
       EXPECT_EQ(all_reduced<core::F16>(group, BP_F16, BP_AVG, number), number);
     });
     for (const std::vector<Bytes>& of_rank : results) EXPECT_TRUE(of_rank == results[0]) << ranks << " ranks";
   }
 }
 
-// An average is a number even if the sum is none, also where partial sums are numbers of the dtype on their way.
+// An average is finite even if the sum overflows, also if partial sums are sent in the dtype.
 TEST(SmallFloats, AreDividedBeforeTheyAreRounded) {
   for (const char* const backend : {"inproc", "shm"}) {
     in_group(backend, 2, [](ProcessGroup& group) {
-      EXPECT_EQ(all_reduced<core::F8E4M3>(group, BP_F8E4M3, BP_AVG, 300), 288);  // the nearest to 300
+      EXPECT_EQ(all_reduced<core::F8E4M3>(group, BP_F8E4M3, BP_AVG, 300), 288);  // nearest to 300
       EXPECT_EQ(all_reduced<core::F16>(group, BP_F16, BP_AVG, 60000), 60000);
     });
   }

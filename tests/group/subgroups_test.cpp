@@ -4,7 +4,17 @@
 namespace backplane::test {
 namespace {
 
-using SubgroupsTest = BackendTest;
+class SubgroupsTest : public BackendTest {
+ protected:
+  // Runs body(group) on all ranks, without the barrier of in_group.
+  void in_group_that_breaks(const std::function<void(ProcessGroup&)>& body) const {
+    const Store store = Store::inproc();
+    on_ranks(world_size(), [this, &store, &body](int rank) {
+      ProcessGroup group = ProcessGroup::create(group_options(backend(), store, rank, world_size()));
+      body(group);
+    });
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Backends, SubgroupsTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(2, 4, 5)),
                          backend_test_name);
@@ -34,7 +44,7 @@ TEST_P(SubgroupsTest, NewGroupOfSomeRanks) {
   });
 }
 
-// Nobody else takes part, and groups of other ranks are made at the same time.
+// Other ranks do not take part, and other groups are made at the same time.
 TEST_P(SubgroupsTest, GroupsMadeByTheirMembersOnly) {
   in_group([](ProcessGroup& group) {
     const int world = group.world_size();
@@ -64,7 +74,7 @@ TEST_P(SubgroupsTest, GroupsMadeByTheirMembersOnly) {
 TEST_P(SubgroupsTest, SplitByColourAndKey) {
   in_group([](ProcessGroup& group) {
     const int rank = group.rank();
-    ProcessGroup half = group.split(rank % 2, -rank);  // the highest rank comes first
+    ProcessGroup half = group.split(rank % 2, -rank);  // the highest rank is first
     const int members = (group.world_size() + 1 - rank % 2) / 2;
     EXPECT_EQ(half.world_size(), members);
     EXPECT_EQ(sum_of_ones(half), members);
@@ -130,7 +140,41 @@ TEST_P(SubgroupsTest, WrongListsAreRefused) {
   });
 }
 
-TEST_P(SubgroupsTest, ARankWithoutTheOtherBackendTellsAllAndStaysInStep) {
+// Makes a group of which this rank is no member. Fails if another rank has noted something else.
+void make_as_non_member(ProcessGroup& group, const std::vector<int>& list) {
+  try {
+    group.new_group(list);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.status(), Status::kInvalid) << e.what();
+  }
+}
+
+// Neither the members that have called before nor those that call later wait for the timeout.
+TEST_P(SubgroupsTest, AnInvalidListOfOneRankIsNamedOnAllSidesAtOnce) {
+  in_group([](ProcessGroup& group) {
+    if (group.rank() > 1) {
+      make_as_non_member(group, {0, 1});
+    } else {
+      const bool is_wrong = group.rank() == 1;
+      std::string text;
+      const auto start = std::chrono::steady_clock::now();
+      const auto make = [&group, is_wrong] { group.new_group(is_wrong ? std::vector{0, 0} : std::vector{0, 1}); };
+      EXPECT_EQ(failure_of(make, &text), Status::kInvalid);
+      EXPECT_NE(text.find("rank 0 is named twice"), std::string::npos) << text;
+      for (const char* each : {"rank 1 ", "a group of ranks 0, 0 (new_group: rank 0 is named twice)"}) {
+        EXPECT_TRUE(is_wrong || text.find(each) != std::string::npos) << text;
+      }
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+    }
+    group.barrier();
+    ProcessGroup next = group.new_group({1, 0});  // all ranks have made as many groups
+    if (group.rank() < 2) {
+      EXPECT_EQ(sum_of_ones(next), 2);
+    }
+  });
+}
+
+TEST_P(SubgroupsTest, AMissingBackendFailsOnAllRanksAndALaterCallWorks) {
   in_group([](ProcessGroup& group) {
     std::string text;
     const bool lacks = group.rank() == 1;
@@ -146,9 +190,9 @@ TEST_P(SubgroupsTest, ARankWithoutTheOtherBackendTellsAllAndStaysInStep) {
 
 TEST_P(SubgroupsTest, DifferentListsAreNamed) {
   const bool pair = world_size() == 2;
-  // Two ranks are each the first of its own list, and meet there. Of three, each has a place of its own.
-  const std::vector<const char*> words = pair ? std::vector{"rank 0 is claimed by two processes"}
-                                              : std::vector{"disagree", "for ranks 0 1 2", "for ranks 1 0 2"};
+  const std::vector<const char*> words =
+      pair ? std::vector{"different groups", "of ranks 0, 1 over", "of ranks 1, 0 over"}
+           : std::vector{"different groups", "of ranks 0, 1, 2", "of ranks 1, 0, 2"};
   in_group([pair, &words](ProcessGroup& group) {
     std::vector<int> list = pair ? std::vector{0, 1} : std::vector{0, 1, 2};
     const int last = list.back();
@@ -158,6 +202,94 @@ TEST_P(SubgroupsTest, DifferentListsAreNamed) {
     const auto make = [&group, &list] { group.new_group(list, "", std::chrono::seconds(60)); };
     EXPECT_EQ(failure_of(make, &text), Status::kInvalid);
     for (const char* each : words) EXPECT_NE(text.find(each), std::string::npos) << text;
+  });
+}
+
+// Neither rank waits for the timeout.
+TEST_P(SubgroupsTest, AnotherOrderIsNamedOnAllSidesAtOnce) {
+  if (world_size() < 4) return;
+  in_group([](ProcessGroup& group) {
+    if (group.rank() > 1) {
+      group.barrier();
+      return;
+    }
+    const bool swapped = group.rank() == 1;
+    std::string text;
+    const auto start = std::chrono::steady_clock::now();
+    const auto make = [&] {
+      group.new_group(swapped ? std::vector{0, 1, 2} : std::vector{0, 1}, swapped ? "three" : "pair");
+    };
+    EXPECT_EQ(failure_of(make, &text), Status::kInvalid);
+    for (const char* each : {"group 'pair' of ranks 0, 1 over", "group 'three' of ranks 0, 1, 2 over",
+                             "make different groups", "rank 0 ", "rank 1 "}) {
+      EXPECT_NE(text.find(each), std::string::npos) << text;
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+    group.barrier();
+  });
+}
+
+// Any two of the lists have one rank in common, which is in one of the groups at most.
+TEST_P(SubgroupsTest, OverlappingListsAreNamedOnAllSides) {
+  if (world_size() < 4) return;
+  in_group([](ProcessGroup& group) {
+    const std::vector<int> list = {group.rank() % 3, (group.rank() + 1) % 3};
+    if (group.rank() < 3) {
+      std::string text;
+      EXPECT_EQ(failure_of([&] { group.new_group(list); }, &text), Status::kInvalid);
+      EXPECT_NE(text.find("make different groups"), std::string::npos) << text;
+      EXPECT_NE(text.find("of ranks " + std::to_string(list[0]) + ", " + std::to_string(list[1]) + " over"),
+                std::string::npos)
+          << text;
+    } else {
+      make_as_non_member(group, list);
+    }
+    group.barrier();
+    ProcessGroup next = group.split(0, 0);  // the parent works on
+    EXPECT_EQ(sum_of_ones(next), group.world_size());
+  });
+}
+
+// Each rank asks for a group that does not contradict any other's, but rank 1 is missing in its own.
+TEST_P(SubgroupsTest, AMemberThatAskedForAnotherGroupIsNoticed) {
+  if (world_size() != 4) return;
+  in_group([](ProcessGroup& group) {
+    std::string text;
+    if (group.rank() == 0) {
+      EXPECT_EQ(failure_of([&] { group.new_group({0, 1}); }, &text), Status::kInvalid);
+      EXPECT_NE(text.find("make different groups"), std::string::npos) << text;
+    } else {
+      make_as_non_member(group, {2, 3});
+    }
+    group.barrier();
+  });
+}
+
+TEST_P(SubgroupsTest, DifferentGroupsOfOneCallWithoutACommonMember) {
+  if (world_size() < 4) return;
+  in_group([](ProcessGroup& group) {
+    if (group.rank() < 4) {
+      ProcessGroup mine = group.new_group(group.rank() < 2 ? std::vector{0, 1} : std::vector{3, 2});
+      EXPECT_EQ(sum_of_ones(mine), 2);
+    }
+    group.barrier();
+  });
+}
+
+// The others are in an operation of the parent, which ends with it.
+TEST_P(SubgroupsTest, ASplitWhereAnotherRankMakesAGroup) {
+  in_group_that_breaks([](ProcessGroup& group) {
+    std::string text;
+    const auto make = [&group] {
+      if (group.rank() == 0) {
+        group.new_group({0, 1}, "pair");
+      } else {
+        group.split(0, 0);
+      }
+    };
+    EXPECT_EQ(failure_of(make, &text), Status::kInvalid);
+    EXPECT_NE(text.find("group 'pair' of ranks 0, 1 over"), std::string::npos) << text;
+    EXPECT_NE(text.find("a split"), std::string::npos) << text;
   });
 }
 

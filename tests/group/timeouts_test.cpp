@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One meaning of timeouts: 0 does not wait, BP_NO_TIMEOUT waits for ever, BP_INHERIT_TIMEOUT as long as the group says.
+// Timeouts: 0 does not wait, BP_NO_TIMEOUT waits without limit, BP_INHERIT_TIMEOUT uses the group's timeout.
 #include <latch>
 
 #include "support/groups.hpp"
@@ -26,13 +26,13 @@ TEST_P(TimeoutTest, ZeroDoesNotWait) {
     const CallOptions at_once = {.timeout = Timeout::zero()};
     EXPECT_EQ(failure_of([&] { group.recv(as_buffer(word), 0, 0, at_once); }), Status::kTimeout);
     looked.count_down();
-    group.recv(as_buffer(word), 0);  // the group stays usable
+    group.recv(as_buffer(word), 0);  // the group remains usable
     EXPECT_EQ(word, 0);
   });
 }
 
-// The group's own ends an operation that names none, and not one that is told to wait.
-TEST_P(TimeoutTest, TheGroupsOwnIsInheritedAndNoneIsNone) {
+// The group's timeout ends an operation without a timeout, but not one with BP_NO_TIMEOUT.
+TEST_P(TimeoutTest, TheGroupsTimeoutIsInheritedUnlessDisabled) {
   constexpr std::chrono::seconds kOwn(5);  // also to start it
   std::latch ended(1);
   const Store store = Store::inproc();
@@ -53,7 +53,7 @@ TEST_P(TimeoutTest, TheGroupsOwnIsInheritedAndNoneIsNone) {
   });
 }
 
-TEST(Timeouts, OfRequestsAreAsElsewhere) {
+TEST(Timeouts, OfRequestsHaveTheSameMeaning) {
   in_group("inproc", 2, [](ProcessGroup& group) {
     int word = 7;
     if (group.rank() == 0) {
@@ -69,7 +69,7 @@ TEST(Timeouts, OfRequestsAreAsElsewhere) {
   });
 }
 
-TEST(Timeouts, OfStoresAreAsElsewhere) {
+TEST(Timeouts, OfStoresHaveTheSameMeaning) {
   Store store = Store::inproc();
   EXPECT_EQ(failure_of([&store] { store.get("nothing", Timeout::zero()); }), Status::kTimeout);
   std::thread setter([&store] { store.set("something", "x"); });

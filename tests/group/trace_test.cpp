@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
 
+#include "support/environment.hpp"
 #include "support/groups.hpp"
+#include "support/scoped_log.hpp"
 
 namespace backplane::test {
 namespace {
@@ -36,7 +38,17 @@ TEST(TraceTest, RecordsOperationsInOrder) {
   }
 }
 
-TEST(TraceTest, ShowsWhatIsInFlightAndWhatFailed) {
+TEST(TraceTest, ADirectoryThatIsMissingIsNamedAtTheStart) {
+  const ScopedVariable variable("BACKPLANE_TRACE_DIR", "/nonexistent/traces");
+  ScopedLog log;
+  const ProcessGroup group = ProcessGroup::create(group_options("self", Store::inproc(), 0, 1));
+  EXPECT_NE(log.text().find("BACKPLANE_TRACE_DIR is '/nonexistent/traces', where this process cannot write traces (No "
+                            "such file or directory); create the directory, or correct the variable"),
+            std::string::npos)
+      << log.text();
+}
+
+TEST(TraceTest, ShowsOperationsInFlightAndFailedOnes) {
   ProcessGroup group = ProcessGroup::create(group_options("self", Store::inproc(), 0, 1));
   int value = 0;
   Work waiting = group.irecv(as_buffer(value), 0, 1);
@@ -49,7 +61,7 @@ TEST(TraceTest, ShowsWhatIsInFlightAndWhatFailed) {
   waiting.cancel();
 }
 
-TEST(TraceTest, KeepsTheLastThousand) {
+TEST(TraceTest, KeepsTheLastEntries) {
   ProcessGroup group = ProcessGroup::create(group_options("self", Store::inproc(), 0, 1));
   for (int i = 0; i < 3000; ++i) group.barrier();
   const auto entries = nlohmann::json::parse(group.trace())["entries"];

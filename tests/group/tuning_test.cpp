@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A group of `auto` whose backends serve what they were measured to be best at. The backends only count.
+// A group of `auto` whose backends serve the sizes at which they were measured to be fastest.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +18,7 @@
 namespace backplane::test {
 namespace {
 
-// A backend that does nothing but count its operations by kind.
+// A backend that only counts its operations by kind.
 class Counting : private bp_backend {
  public:
   explicit Counting(const char* name) : bp_backend(noop_.descriptor()), api_(bench::NoopBackend::table()) {
@@ -102,7 +102,7 @@ void reduce_and_gather(ProcessGroup& group) {
   group.barrier();
 }
 
-TEST_F(TuningTest, EachServesWhatItIsBestAt) {
+TEST_F(TuningTest, EachBackendServesItsFastestSizes) {
   on_ranks(2, [this](int rank) {
     ProcessGroup group = join(rank, "auto");
     EXPECT_EQ(group.backend(), "quick");
@@ -116,7 +116,7 @@ TEST_F(TuningTest, EachServesWhatItIsBestAt) {
   EXPECT_EQ(broad_.count(BP_BARRIER), 0);
 }
 
-TEST_F(TuningTest, GroupsOfAGroupDoTheSame) {
+TEST_F(TuningTest, SubgroupsDoTheSame) {
   on_ranks(2, [this](int rank) {
     ProcessGroup group = join(rank, "auto");
     ProcessGroup child = group.new_group({1, 0});
@@ -126,7 +126,7 @@ TEST_F(TuningTest, GroupsOfAGroupDoTheSame) {
   EXPECT_EQ(broad_.count(BP_ALL_REDUCE), 2 * 2);
 }
 
-TEST_F(TuningTest, ABackendThatWasNamedServesEverything) {
+TEST_F(TuningTest, ANamedBackendServesEverything) {
   on_ranks(2, [this](int rank) {
     ProcessGroup group = join(rank, "quick");
     reduce_and_gather(group);

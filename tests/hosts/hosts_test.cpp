@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job on four hosts, one rank on each: ranks are killed, links cut, packets dropped. All survivors name the same
-// rank, and a rank that is cut off reports that.
+// A job on four hosts with one rank each. Ranks are killed, links cut, packets dropped: all survivors name the same
+// rank, and a disconnected rank reports the loss of the store.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -17,50 +17,47 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kHosts = 4;
-constexpr double kKillLimit = 2;  // seconds until all have returned
-constexpr double kCutLimit = 3;   // the heartbeat limit and a second
+constexpr double kKillLimit = 20;  // seconds until all survivors have returned
+constexpr double kCutLimit = 20;   // seconds: the heartbeat limit, and time of a busy machine
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The store is served beside rank 0, by a process of its own.
+// A separate process on the host of rank 0 serves the store.
 class HostsTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     const std::string obstacle = Network::obstacle();
     if (!obstacle.empty()) GTEST_SKIP() << obstacle;
     network_ = std::make_unique<Network>(kHosts);
-    Variables common = {{"BACKPLANE_BACKEND", GetParam() + "?iface=eth0"},
-                        {"MASTER_ADDR", Network::address(0)},
-                        {"WORLD_SIZE", std::to_string(kHosts)},
-                        {"BACKPLANE_JOB_ID", ""},
-                        {"BACKPLANE_STORE_HOSTED", "1"},
-                        {"BACKPLANE_HEARTBEAT_LIMIT", "2s"},
+    Variables common = {{"BACKPLANE_BACKEND", GetParam()},       {"MASTER_ADDR", Network::address(0)},
+                        {"WORLD_SIZE", std::to_string(kHosts)},  {"BACKPLANE_JOB_ID", ""},
+                        {"BACKPLANE_STORE_HOSTED", "1"},         {"BACKPLANE_HEARTBEAT_LIMIT", "2s"},
                         {"TEST_SERVE_HOST", Network::address(0)}};
     server_ = std::make_unique<Process>(common, network_->on(0));
-    const std::string answer = server_->ask("serve");
+    const std::string answer = server_->call("serve");
     ASSERT_TRUE(answer.starts_with("port ")) << answer;
     common["MASTER_PORT"] = answer.substr(sizeof "port");
     for (int rank = 0; rank < kHosts; ++rank) {
       common["RANK"] = std::to_string(rank);
       ranks_.push_back(std::make_unique<Process>(common, network_->on(rank)));
     }
-    tell({0, 1, 2, 3}, "init");
+    send({0, 1, 2, 3}, "init");
     expect_all({0, 1, 2, 3}, "ok");
-    tell({0, 1, 2, 3}, "traffic 100");
+    send({0, 1, 2, 3}, "traffic 100");
     expect_all({0, 1, 2, 3}, "ok");
   }
 
   Process& rank(int number) { return *ranks_[static_cast<size_t>(number)]; }
-  void tell(const std::vector<int>& ranks, const std::string& command) {
-    for (const int number : ranks) rank(number).tell(command);
+  void send(const std::vector<int>& ranks, const std::string& command) {
+    for (const int number : ranks) rank(number).send(command);
   }
   void expect_all(const std::vector<int>& ranks, const std::string& answer) {
-    for (const int number : ranks) EXPECT_EQ(rank(number).hear(), answer) << "rank " << number;
+    for (const int number : ranks) EXPECT_EQ(rank(number).receive(), answer) << "rank " << number;
   }
   void quit(const std::vector<int>& ranks) {
-    tell(ranks, "quit");
+    send(ranks, "quit");
     for (const int number : ranks) {
-      EXPECT_EQ(rank(number).hear(), "ok");
+      EXPECT_EQ(rank(number).receive(), "ok");
       EXPECT_EQ(rank(number).wait(), 0);
     }
   }
@@ -76,29 +73,30 @@ class HostsTest : public testing::TestWithParam<std::string> {
            ", pid " + std::to_string(rank(number).pid()) + ") is lost: " + why;
   }
 
-  // Cuts one host off while all ranks work, or all but that one; the survivors go on without it.
-  void cut_off(int victim, const std::string& its_work, const std::function<void()>& cut) {
+  // Disconnects a host while its rank runs `command` and the others exchange messages. The survivors then shrink the
+  // group.
+  void disconnect(int victim, const std::string& command, const std::function<void()>& cut) {
     const std::vector<int> rest = others(victim);
-    tell(rest, "flood");
-    rank(victim).tell(its_work);
+    send(rest, "flood");
+    rank(victim).send(command);
     const auto start = Clock::now();
     cut();
     expect_all(rest, lost(victim, "no heartbeat from it for 2 s; it may be suspended, or its network down"));
-    const double told = seconds_since(start);
-    EXPECT_LT(told, kCutLimit);
-    const std::string own = rank(victim).hear();
-    const double own_told = seconds_since(start);
+    const double survivors_took = seconds_since(start);
+    EXPECT_LT(survivors_took, kCutLimit);
+    const std::string own = rank(victim).receive();
+    const double victim_took = seconds_since(start);
     EXPECT_TRUE(own.starts_with("error 5 -1 the store at tcp://" + Network::address(0))) << own;
-    EXPECT_LT(own_told, kCutLimit);
-    std::printf("over %s the survivors were told after %.3f s, who was cut off after %.3f s\n", GetParam().c_str(),
-                told, own_told);
-    tell(rest, "shrink");
+    EXPECT_LT(victim_took, kCutLimit);
+    std::printf("%s: error on the survivors after %.3f s, on the disconnected rank after %.3f s\n", GetParam().c_str(),
+                survivors_took, victim_took);
+    send(rest, "shrink");
     std::string members;
     for (const int number : rest) members += " " + std::to_string(number);
     for (size_t i = 0; i < rest.size(); ++i) {
-      EXPECT_EQ(rank(rest[i]).hear(), "shrunk " + std::to_string(i) + " of 3:" + members);
+      EXPECT_EQ(rank(rest[i]).receive(), "shrunk " + std::to_string(i) + " of 3:" + members);
     }
-    tell(rest, "all_reduce");
+    send(rest, "all_reduce");
     expect_all(rest, "sum 3");
     quit({0, 1, 2, 3});
   }
@@ -114,21 +112,21 @@ INSTANTIATE_TEST_SUITE_P(Zmq, HostsTest, testing::Values("zmq"));
 INSTANTIATE_TEST_SUITE_P(Gloo, HostsTest, testing::Values("gloo"));
 #endif
 
-TEST_P(HostsTest, WhoIsKilledAtWorkIsNamed) {
+TEST_P(HostsTest, NamesARankKilledDuringTraffic) {
   const std::string expected = lost(2, "its process ended");
-  tell({0, 1, 2, 3}, "flood");
+  send({0, 1, 2, 3}, "flood");
   const auto start = Clock::now();
   rank(2).kill();
   expect_all({0, 1, 3}, expected);
   EXPECT_LT(seconds_since(start), kKillLimit);
-  tell({0, 1, 3}, "barrier");
+  send({0, 1, 3}, "barrier");
   expect_all({0, 1, 3}, expected);
   quit({0, 1, 3});
 }
 
-TEST_P(HostsTest, WhoIsKilledIdleIsNamed) {
+TEST_P(HostsTest, NamesARankKilledWhileIdle) {
   const std::string expected = lost(3, "its process ended");
-  tell({0, 1, 2}, "all_reduce");
+  send({0, 1, 2}, "all_reduce");
   const auto start = Clock::now();
   rank(3).kill();
   expect_all({0, 1, 2}, expected);
@@ -136,9 +134,9 @@ TEST_P(HostsTest, WhoIsKilledIdleIsNamed) {
   quit({0, 1, 2});
 }
 
-TEST_P(HostsTest, TheRootBesideTheStoreIsNamed) {
+TEST_P(HostsTest, NamesTheKilledRootOnTheHostOfTheStore) {
   const std::string expected = lost(0, "its process ended");
-  tell({1, 2, 3}, "broadcast 0");
+  send({1, 2, 3}, "broadcast 0");
   const auto start = Clock::now();
   rank(0).kill();
   expect_all({1, 2, 3}, expected);
@@ -146,29 +144,29 @@ TEST_P(HostsTest, TheRootBesideTheStoreIsNamed) {
   quit({1, 2, 3});
 }
 
-TEST_P(HostsTest, APulledCable) {
-  cut_off(2, "flood", [this] { network_->pull_cable(2); });
+TEST_P(HostsTest, NamesARankWhoseCableIsPulled) {
+  disconnect(2, "flood", [this] { network_->pull_cable(2); });
 }
 
-TEST_P(HostsTest, AnInterfaceTakenDown) {
-  cut_off(1, "flood", [this] { network_->take_down(1); });
+TEST_P(HostsTest, NamesARankWhoseInterfaceIsDown) {
+  disconnect(1, "flood", [this] { network_->take_down(1); });
 }
 
-TEST_P(HostsTest, ABlackHole) {
-  cut_off(3, "recv 0", [this] { network_->swallow(3); });
+TEST_P(HostsTest, NamesARankWhosePacketsAreDropped) {
+  disconnect(3, "recv 0", [this] { network_->drop_packets(3); });
 }
 
-TEST_P(HostsTest, TheHostOfTheStoreIsCutOff) {
-  tell({0, 1, 2, 3}, "flood");
+TEST_P(HostsTest, NamesAllAfterTheHostOfTheStoreIsDisconnected) {
+  send({0, 1, 2, 3}, "flood");
   const auto start = Clock::now();
-  network_->swallow(0);
+  network_->drop_packets(0);
   for (const int number : {1, 2, 3}) {
-    const std::string answer = rank(number).hear();
+    const std::string answer = rank(number).receive();
     EXPECT_TRUE(answer.starts_with("error 5 -1 the store at tcp://" + Network::address(0))) << answer;
   }
-  const std::string beside = rank(0).hear();  // hears from the store that the others are gone
-  EXPECT_TRUE(beside.starts_with("error 5 ")) << beside;
-  EXPECT_NE(beside.find("no heartbeat from it for 2 s"), std::string::npos) << beside;
+  const std::string local = rank(0).receive();  // still connected to the store, which reports the others
+  EXPECT_TRUE(local.starts_with("error 5 ")) << local;
+  EXPECT_NE(local.find("no heartbeat from it for 2 s"), std::string::npos) << local;
   EXPECT_LT(seconds_since(start), kCutLimit);
   quit({0, 1, 2, 3});
 }

@@ -9,16 +9,16 @@
 namespace backplane::test {
 namespace {
 
-std::string space(const Process& process, const char* kind) {
+std::string namespace_path(const Process& process, const char* kind) {
   return "/proc/" + std::to_string(process.pid()) + "/ns/" + kind;
 }
 
-// A process that keeps namespaces of its own alive. It answers once it is in them.
+// A process that keeps its namespaces alive. Returns once the process is in them.
 std::unique_ptr<Process> make_holder(const std::string& name) {
   const std::string enter = "echo " + name + " > /proc/sys/kernel/hostname && exec \"$0\"";
   auto holder =
       std::make_unique<Process>(Variables{}, std::vector<std::string>{"unshare", "--net", "--uts", "sh", "-c", enter});
-  if (holder->ask("hello") != "unknown command hello") throw std::runtime_error("no namespace for " + name);
+  if (holder->call("hello") != "unknown command hello") throw std::runtime_error("no namespace for " + name);
   return holder;
 }
 
@@ -27,13 +27,14 @@ bool works(const std::string& command) { return std::system((command + " > /dev/
 }  // namespace
 
 std::string Network::obstacle() {
-  if (::geteuid() != 0) return "only root may make hosts of network namespaces";
+  if (::geteuid() != 0) return "network namespaces need root";
   for (const char* program : {"ip", "bridge", "nsenter", "unshare"}) {
     if (!works(std::string("command -v ") + program)) return std::string("there is no program ") + program;
   }
-  if (!works("unshare --net --uts ip link add br0 type bridge")) return "the kernel permits no bridge in a namespace";
+  if (!works("unshare --net --uts ip link add br0 type bridge"))
+    return "the kernel does not permit a bridge in a namespace";
   if (!works("unshare --net ip link add left type veth peer name right"))
-    return "the kernel permits no veth in a namespace";
+    return "the kernel does not permit a veth pair in a namespace";
   return "";
 }
 
@@ -43,10 +44,14 @@ Network::Network(int hosts) : switch_(make_holder("switch")) {
   for (int host = 0; host < hosts; ++host) {
     hosts_.push_back(make_holder(name(host)));
     const Process& holder = *hosts_.back();
+    run(holder, "ip link add docker0 type bridge");  // before eth0: the kernel lists it first
+    run(holder, "ip addr add 172.17.0.1/16 dev docker0");
+    run(holder, "ip link set docker0 up");
     const std::string port = "port" + std::to_string(host);
     run(*switch_, "ip link add " + port + " type veth peer name eth0 netns " + std::to_string(holder.pid()));
     run(*switch_, "ip link set " + port + " master br0 up");
     run(holder, "ip addr add " + address(host) + "/24 dev eth0");
+    run(holder, "ip addr add " + ipv6_address(host) + "/64 dev eth0 nodad");  // usable at once
     run(holder, "ip link set eth0 up");
     run(holder, "ip link set lo up");
   }
@@ -54,15 +59,15 @@ Network::Network(int hosts) : switch_(make_holder("switch")) {
 
 std::vector<std::string> Network::on(int host) const {
   const Process& holder = *hosts_[static_cast<size_t>(host)];
-  return {"nsenter", "--net=" + space(holder, "net"), "--uts=" + space(holder, "uts")};
+  return {"nsenter", "--net=" + namespace_path(holder, "net"), "--uts=" + namespace_path(holder, "uts")};
 }
 
 void Network::pull_cable(int host) { run(*switch_, "ip link set port" + std::to_string(host) + " down"); }
 void Network::take_down(int host) { run(*hosts_[static_cast<size_t>(host)], "ip link set eth0 down"); }
-void Network::swallow(int host) { run(*switch_, "bridge link set dev port" + std::to_string(host) + " state 0"); }
+void Network::drop_packets(int host) { run(*switch_, "bridge link set dev port" + std::to_string(host) + " state 0"); }
 
 void Network::run(const Process& where, const std::string& command) const {
-  const std::string whole = "nsenter --net=" + space(where, "net") + " " + command;
+  const std::string whole = "nsenter --net=" + namespace_path(where, "net") + " " + command;
   if (std::system(whole.c_str()) != 0) throw std::runtime_error("failed: " + whole);
 }
 

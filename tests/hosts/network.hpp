@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Several hosts on this machine: network namespaces whose "eth0" hangs by a cable (veth) on a switch (a bridge in a
-// namespace of its own). Nothing of it is in the machine's own network; the kernel removes all of it when the last
-// process inside has ended, which it does when the test ends, however it does.
+// Simulates hosts by network namespaces. A veth pair connects the "eth0" of each to a switch, which is a bridge in a
+// separate namespace. The machine's own network is unaffected. The kernel removes the namespaces when their last
+// process ends, which is at the latest when the test ends.
 #pragma once
 
 #include <memory>
@@ -15,21 +15,23 @@ namespace backplane::test {
 
 class Network {
  public:
-  // Why it cannot be made here; empty if it can.
+  // Why namespaces are unavailable; empty if they are available.
   static std::string obstacle();
 
-  // Host h has the name hostH and the address 10.77.0.(1 + h).
+  // Host h has the name hostH and the addresses 10.77.0.(1 + h) and fd77::(1 + h). All have a docker0 with the same
+  // address.
   explicit Network(int hosts);
 
   static std::string address(int host) { return "10.77.0." + std::to_string(1 + host); }
+  static std::string ipv6_address(int host) { return "fd77::" + std::to_string(1 + host); }
   static std::string name(int host) { return "host" + std::to_string(host); }
-  // The command that runs another one on that host.
+  // The command prefix that runs a program on that host.
   std::vector<std::string> on(int host) const;
 
-  // Each ends a host's connection in its own way.
-  void pull_cable(int host);  // both ends see it
-  void take_down(int host);   // the host's own interface
-  void swallow(int host);     // the switch drops everything; no host sees it
+  // Three ways to disconnect a host.
+  void pull_cable(int host);    // both ends lose the carrier
+  void take_down(int host);     // takes down the host's interface
+  void drop_packets(int host);  // at the switch; no host detects it
 
  private:
   void run(const Process& where, const std::string& command) const;

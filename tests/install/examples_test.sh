@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# examples_test.sh BIN_DIR BACKEND...: the examples do what they promise, and the same over every backend.
+# examples_test.sh BIN_DIR BACKEND...: runs the examples over each backend and compares their results.
 set -euo pipefail
 bin=$1
 shift
@@ -15,7 +15,7 @@ fail() {
   exit 1
 }
 
-# over BACKEND N PROGRAM ARGUMENT...: its output, or the end of the test.
+# over BACKEND N PROGRAM ARGUMENT...: runs the program on N ranks and prints its output; fails the test if it fails.
 over() {
   local backend=$1
   shift
@@ -37,7 +37,7 @@ TEXT
 
 over self 1 "$bin/digits" --require-accuracy 95 >"$work/self"
 cat "$work/self"
-grep -q ^epoch "$work/self" || fail "digits does not say what it learns in each epoch"
+grep -q ^epoch "$work/self" || fail "digits does not print its epochs"
 for backend in "$@"; do
   for program in hello hello_c; do
     count=$(over "$backend" 3 "$bin/$program" | grep -c "of 3 over $backend: the ranks add up to 3")
@@ -46,24 +46,24 @@ for backend in "$@"; do
   over "$backend" 2 "$bin/ping_pong" | grep '^rank' | LC_ALL=C sort | diff "$work/expected" - ||
     fail "ping_pong over $backend"
   over "$backend" 4 "$bin/digits" --require-accuracy 95 >"$work/$backend"
-  grep -F "4 ranks over $backend" "$work/$backend" || fail "digits does not say that it ran over $backend"
+  grep -F "4 ranks over $backend" "$work/$backend" || fail "digits does not name the backend $backend"
   diff <(grep ^epoch "$work/self") <(grep ^epoch "$work/$backend") ||
-    fail "4 ranks over $backend learn otherwise than one alone"
+    fail "the results of 4 ranks over $backend differ from those of one rank"
   over "$backend" 4 "$bin/master_worker" | grep -F "together their last element is 3000" ||
     fail "master_worker over $backend"
   BACKPLANE_RPC_BACKEND=process_group over "$backend" 3 "$bin/parameter_server" --require-accuracy 90 >"$work/pushed"
   grep -E "2 workers pushed .* by process_group" "$work/pushed" || fail "parameter_server over $backend"
 done
 
-# As the README says: nobody names an agent.
+# As in the README, without a named agent.
 agent=process_group
 [ ! -e "$bin/../lib/backplane/plugins/backplane_tensorpipe.so" ] || agent=tensorpipe
 run_ranks 4 "$bin/parameter_server" --require-accuracy 90 >"$work/pushed" 2>&1 || fail "parameter_server: $(cat "$work/pushed")"
-grep -E "3 workers pushed .* by $agent" "$work/pushed" || fail "parameter_server does not take $agent"
+grep -E "3 workers pushed .* by $agent" "$work/pushed" || fail "parameter_server does not use $agent"
 
 if BACKPLANE_BACKEND=self run_ranks 1 "$bin/digits" --data /nowhere/digits.csv 2>"$work/missing"; then
-  fail "a missing file is no error"
+  fail "digits accepts a missing file"
 fi
 grep -q "cannot read the digits from /nowhere/digits.csv" "$work/missing" || fail "$(cat "$work/missing")"
-[ "$(wc -l <"$work/missing")" = 1 ] || fail "a missing file needs more than one sentence: $(cat "$work/missing")"
-echo "the examples agree over self $*"
+[ "$(wc -l <"$work/missing")" = 1 ] || fail "more than one line for a missing file: $(cat "$work/missing")"
+echo "the examples give the same results over self $*"

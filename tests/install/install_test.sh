@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# install_test.sh BUILD_DIR CC CXX: installs, builds projects that know nothing but the installed tree, runs them, moves
-# the tree, and runs them again.
+# install_test.sh BUILD_DIR CC CXX: installs Backplane, builds separate projects against it, runs them, moves the
+# installed tree, and runs them again.
 set -euo pipefail
 build=$1
 export CC=$2 CXX=$3
@@ -10,7 +10,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Nothing of this machine's own settings or plugins.
+# Excludes settings and plugins of this machine.
 unset BACKPLANE_PLUGIN_PATH BACKPLANE_BACKEND LD_LIBRARY_PATH
 export HOME=$work XDG_DATA_HOME=$work
 
@@ -19,12 +19,12 @@ fail() {
   exit 1
 }
 
-# expect TEXT COMMAND...: the command succeeds, and its output has the text.
+# expect TEXT COMMAND...: fails unless the command succeeds and its output contains TEXT.
 expect() {
   local text=$1 output
   shift
-  output=$("$@" 2>&1) || fail "$* said: $output"
-  grep -qF "$text" <<<"$output" || fail "$* did not say '$text' but: $output"
+  output=$("$@" 2>&1) || fail "$*: $output"
+  grep -qF "$text" <<<"$output" || fail "$*: '$text' is not in the output: $output"
 }
 
 configure() {
@@ -34,7 +34,7 @@ configure() {
 build_outside() {
   if ! configure "$1" "$2" || ! cmake --build "$2" >"$work/log" 2>&1; then
     cat "$work/log"
-    fail "the outside project $1 does not build"
+    fail "the separate project $1 does not build"
   fi
 }
 
@@ -56,7 +56,7 @@ run_installed() {
   BACKPLANE_BACKEND=self expect "over self" run_ranks 1 "$work/c/hello_from_c"
   BACKPLANE_BACKEND=self expect "epoch  1 of 1" run_ranks 1 "$work/examples/bin/digits" --epochs 1
   unset LD_LIBRARY_PATH
-  # The command needs no help to find its library and plugins.
+  # The command finds its library and plugins without environment variables.
   if [ -e "$prefix/bin/backplane" ]; then
     expect "$libdir/backplane/plugins" "$prefix/bin/backplane" list
   fi
@@ -71,17 +71,17 @@ check_exports() {
   done < <(find "$work/prefix" "$work/plugin" -name 'backplane_*.so')
   exported=$(nm -D --defined-only "$(find "$work/prefix" -name libbackplane.so)" | awk '$3 !~ /^bp_/ {print $3}')
   [ -z "$exported" ] || fail "libbackplane exports more than bp_*: $exported"
-  # readelf fails on what is no ELF file, which most files are not.
+  # readelf fails on other files than ELF.
   find "$work/prefix" -type f -print0 | { xargs -0 readelf -d 2>/dev/null || true; } >"$work/dynamic"
-  # shellcheck disable=SC2016 # $ORIGIN is for the loader
-  grep -E 'R(UN)?PATH' "$work/dynamic" | grep -qF '$ORIGIN' || fail "no installed file was seen to have a run path"
+  # shellcheck disable=SC2016 # $ORIGIN is expanded by the loader
+  grep -E 'R(UN)?PATH' "$work/dynamic" | grep -qF '$ORIGIN' || fail "no installed file has a run path"
   # shellcheck disable=SC2016
   if grep -E 'R(UN)?PATH' "$work/dynamic" | grep -vF '$ORIGIN'; then
-    fail "an installed file looks for libraries at a fixed place"
+    fail "an installed file has an absolute run path"
   fi
 }
 
-# What run_installed looks for only if it was built.
+# Checks that everything that was built is installed.
 check_complete() {
   local plugins
   plugins=$(dirname "$(find "$work/prefix" -name libbackplane.so)")/backplane/plugins
@@ -91,13 +91,13 @@ check_complete() {
   fi
 }
 
-# Every relative link of an installed document leads to an installed file.
+# Checks that the relative links of installed documents lead to installed files.
 check_documents() {
   local document link
   [ -e "$work/prefix/share/backplane/doc/user-guide.md" ] || fail "the documents are not installed"
   while read -r document; do
     while read -r link; do
-      [ -e "$(dirname "$document")/$link" ] || fail "$document has a link to $link, which is not installed"
+      [ -e "$(dirname "$document")/$link" ] || fail "$document links to $link, which is not installed"
     done < <(grep -oE '\]\([^)#: ]+[)#]' "$document" | sed 's/^](//; s/[)#]$//')
   done < <(find "$work/prefix/share/backplane" -name '*.md' -not -path '*/templates/*')
 }
@@ -114,4 +114,4 @@ run_installed "$work/prefix"
 mkdir "$work/elsewhere"
 mv "$work/prefix" "$work/elsewhere/moved"
 run_installed "$work/elsewhere/moved"
-echo "installed, used from outside, moved, and used again"
+echo "installed, used, moved, and used again"

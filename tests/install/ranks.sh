@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Starts the ranks of a job by hand: what a launcher does, without one. To be sourced.
+# Starts the ranks of a job without a launcher. Source this file.
 
 free_port() {
   local port

@@ -60,7 +60,7 @@ TEST(ChaosTest, ReadsRulesFromAFile) {
   EXPECT_TRUE(contains(refusal("chaos?file=" + path), path + ", line 2, column 8: 'dropp' is not an action"));
 }
 
-// Tells which of 300 sends fail.
+// Returns which of 300 sends fail.
 std::vector<bool> failures(const std::string& rules) {
   std::vector<bool> failed;
   in_layers("chaos?rules=" + rules, "self", 1, [&failed](ProcessGroup& group) {
@@ -93,6 +93,16 @@ TEST(ChaosTest, SameSeedGivesSameFaults) {
   EXPECT_EQ(failures("rank 1: crash; peer 1: crash; collective: crash"), std::vector<bool>(300, false));
 }
 
+// A rule that triggers often is logged once a second.
+TEST(ChaosTest, LinesOfARuleAreLimited) {
+  ScopedLog log;
+  const auto begin = std::chrono::steady_clock::now();
+  failures("send: error timeout");
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_TRUE(contains(log.text(), "triggers rule 1")) << log.text();
+  EXPECT_LE(lines_with(log.text(), "triggers rule 1"), seconds + 1) << log.text();
+}
+
 class ChaosFaultTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, ChaosFaultTest, testing::ValuesIn(built_backends()));
 
@@ -117,12 +127,13 @@ TEST_P(ChaosFaultTest, DroppedOperationsNeverComplete) {
   });
 }
 
-// The delay of an hour must hold up nothing.
+// Neither submit nor cancel, abort and destroy wait for the delay of an hour.
 TEST_P(ChaosFaultTest, DelaysDoNotBlockAndEndOnCancelAbortAndDestroy) {
   for (const std::string action : {"delay 1h", "stall 1h", "drop"}) {
     ScopedLog log;
-    in_layers("chaos?rules=rank 0 recv after 8: " + action, GetParam(), 2, [](ProcessGroup& group) {
-      for (int i = 0; i < 8; ++i) group.barrier();
+    BarrierLeftByAll barrier(2);
+    in_layers("chaos?rules=rank 0 recv after 8: " + action, GetParam(), 2, [&barrier](ProcessGroup& group) {
+      for (int i = 0; i < 8; ++i) barrier(group);
       if (group.rank() != 0) return;
       // Enough receives to trigger the rule: over a backend of messages the barriers have received some before.
       std::vector<int> values(12);

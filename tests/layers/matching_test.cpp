@@ -113,12 +113,14 @@ TEST_P(MatchingOverTest, DeliversAllMessagesOfARankThatLeft) {
     in_layers("matching", GetParam(), 2, [](ProcessGroup& group) {
       constexpr int kMessages = 50;
       if (group.rank() == 1) {
+        group.barrier();
         for (int i = 0; i < kMessages; ++i) group.send(as_buffer(i), 0, 1);
         group.destroy();
         return;
       }
       int value = 0, never = 0;
-      Work unmatched = group.irecv(as_buffer(never), 1, 2);
+      Work unmatched = group.irecv(as_buffer(never), 1, 2);  // while rank 1 is in the group
+      group.barrier();
       for (int i = 0; i < kMessages; ++i) {
         group.recv(as_buffer(value), i % 2 == 0 ? 1 : ProcessGroup::kAnySource, ProcessGroup::kAnyTag);
         EXPECT_EQ(value, i);

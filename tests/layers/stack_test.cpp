@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Layers around every backend, in every order: programs behave as without layers.
-#include <latch>
 #include <tuple>
 
 #include "layers/support.hpp"
+#include "support/resources.hpp"
 
 namespace backplane::test {
 namespace {
@@ -110,12 +110,11 @@ TEST_P(StackTest, OperationsAndFailures) {
 }
 
 TEST_P(StackTest, AbortAndDestroyWithPending) {
-  std::latch both_after_barrier(2);  // an abort may overtake what was sent before it
-  in_stack(2, [&both_after_barrier](ProcessGroup& group) {
+  BarrierLeftByAll barrier(2);
+  in_stack(2, [&barrier](ProcessGroup& group) {
     int values[2] = {};
     Work pending = group.irecv(as_buffer(values[0]), group.rank(), 1);
-    group.barrier();
-    both_after_barrier.arrive_and_wait();
+    barrier(group);
     if (group.rank() == 0) {
       group.abort("aborted by the test");
       std::string text;
@@ -130,17 +129,11 @@ TEST_P(StackTest, AbortAndDestroyWithPending) {
 }
 
 TEST_P(StackTest, LeavesNoDescriptorOrThread) {
-  const auto entries = [](const char* directory) {
-    const std::filesystem::directory_iterator begin(directory);
-    return std::distance(begin, std::filesystem::directory_iterator());
-  };
   const auto cycle = [this] { in_stack(2, [](ProcessGroup& group) { group.barrier(); }); };
   cycle();
-  const auto descriptors = entries("/proc/self/fd");
-  const auto threads = entries("/proc/self/task");
+  const Resources before;
   for (int i = 0; i < 5; ++i) cycle();
-  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
-  EXPECT_EQ(entries("/proc/self/task"), threads);
+  EXPECT_TRUE(before.are_restored());
 }
 
 }  // namespace

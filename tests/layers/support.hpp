@@ -35,6 +35,13 @@ inline std::string refusal(const std::string& layers, const std::string& backend
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+// The number of places with `part`, of which a line has one at most.
+inline int64_t lines_with(const std::string& text, const std::string& part) {
+  int64_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
 inline std::string content(const std::filesystem::path& path) {
   std::ifstream file(path);
   EXPECT_TRUE(file.is_open()) << path;

@@ -11,14 +11,14 @@
 namespace backplane::test {
 namespace {
 
-// Keeps sends in flight until they are waited for.
-const std::string kDelaySends = ",chaos?rules=send: delay 30ms";
+// Keeps the first send of each rank in flight, until its buffer has been used also on a busy machine.
+const std::string kDelayFirstSend = ",chaos?rules=send once: delay 1s";
 
 class ValidateTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Backends, ValidateTest, testing::ValuesIn(built_backends()));
 
 TEST_P(ValidateTest, DetectsAChangedInput) {
-  in_layers("validate" + kDelaySends, GetParam(), 2, [](ProcessGroup& group) {
+  in_layers("validate" + kDelayFirstSend, GetParam(), 2, [](ProcessGroup& group) {
     std::vector<char> data(200000);
     if (group.rank() == 0) {
       Work work = group.isend(data, 1);
@@ -70,7 +70,7 @@ TEST_P(ValidateTest, DetectsBusyBuffers) {
 }
 
 TEST(ValidateTest, AllowsConcurrentReaders) {
-  in_layers("validate" + kDelaySends, "inproc", 2, [](ProcessGroup& group) {
+  in_layers("validate" + kDelayFirstSend, "inproc", 2, [](ProcessGroup& group) {
     std::vector<int> data(100);
     if (group.rank() == 0) {
       Work first = group.isend(data, 1, 1);
@@ -93,7 +93,7 @@ TEST(ValidateTest, WarnsOrIgnoresByOption) {
   for (const bool warn : {true, false}) {
     ScopedLog log;
     in_layers(std::string(warn ? "validate?busy=warn&input=warn&nan=warn" : "validate?busy=off&input=off&nan=off") +
-                  kDelaySends,
+                  kDelayFirstSend,
               "self", 1, [](ProcessGroup& group) {
                 std::vector<float> data(20);
                 Work first = group.isend(data, 0);
@@ -112,6 +112,19 @@ TEST(ValidateTest, WarnsOrIgnoresByOption) {
       EXPECT_EQ(contains(log.text(), part), warn) << part << "\n" << log.text();
     }
   }
+}
+
+TEST(ValidateTest, WarningsAreLimited) {
+  ScopedLog log;
+  const auto begin = std::chrono::steady_clock::now();
+  in_layers("validate?nan=warn", "self", 1, [](ProcessGroup& group) {
+    const std::vector<float> out(4, NAN);
+    std::vector<float> in(4);
+    for (int i = 0; i < 300; ++i) group.sendrecv(out, 0, in, 0);
+  });
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_TRUE(contains(log.text(), "has NaN at element 0")) << log.text();
+  EXPECT_LE(lines_with(log.text(), "has NaN"), seconds + 1) << log.text();
 }
 
 template <typename T>
@@ -156,9 +169,9 @@ TEST(ValidateTest, ChecksNativeCollectives) {
 }
 #endif
 
-// A program that drops its handle may unmap the buffer once it knows by other means that the operation is done.
+// A program that drops its handle may unmap the buffer once it has learned otherwise that the operation is done.
 TEST(ValidateTest, SkipsUnmappedMemory) {
-  in_layers("validate" + kDelaySends, "inproc", 2, [](ProcessGroup& group) {
+  in_layers("validate" + kDelayFirstSend, "inproc", 2, [](ProcessGroup& group) {
     constexpr size_t kSize = size_t{1} << 20;
     if (group.rank() == 0) {
       void* memory = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

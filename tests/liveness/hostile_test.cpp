@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whoever comes to a port of a job while it works, and whatever he says: no operation fails.
+// Unknown clients at the ports of a job during operations: no operation fails, whatever they send.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -25,9 +25,9 @@ constexpr int kWorld = 3;
 // The inodes of a process's sockets: links that say "socket:[17]".
 std::set<std::string> sockets_of(pid_t pid) {
   std::set<std::string> inodes;
-  std::error_code gone;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", gone)) {
-    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", ignored)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), ignored).string();
     const std::string front = "socket:[";
     if (target.starts_with(front)) inodes.insert(target.substr(front.size(), target.size() - front.size() - 1));
   }
@@ -53,28 +53,28 @@ std::set<uint16_t> ports_of(pid_t pid) {
   return ports;
 }
 
-// A connection of somebody who does not belong here.
-class Stranger {
+// A connection of an unknown client.
+class UnknownClient {
  public:
-  explicit Stranger(uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit UnknownClient(uint16_t port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval patience = {10, 0};
-    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    const timeval timeout = {10, 0};
+    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     EXPECT_EQ(::connect(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << port;
   }
-  ~Stranger() { ::close(socket_); }
-  Stranger(const Stranger&) = delete;
-  Stranger& operator=(const Stranger&) = delete;
+  ~UnknownClient() { ::close(socket_); }
+  UnknownClient(const UnknownClient&) = delete;
+  UnknownClient& operator=(const UnknownClient&) = delete;
 
-  // It may be cut off before all is said.
-  void say(const std::string& bytes) const {
+  // The peer may close the connection before all is sent.
+  void send(const std::string& bytes) const {
     static_cast<void>(::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL));
   }
-  // Ends the connection by a reset.
-  void slam() const {
+  // Makes the destructor reset the connection.
+  void reset_on_close() const {
     const linger now = {1, 0};
     ::setsockopt(socket_, SOL_SOCKET, SO_LINGER, &now, sizeof now);
   }
@@ -83,8 +83,8 @@ class Stranger {
   const int socket_;
 };
 
-// What is said to each port. Sizes are those of the store's frames (32 bits, little endian) and of libzmq's greeting.
-std::vector<std::string> speeches() {
+// The bytes sent to each port. Sizes are those of the store's frames (32 bits, little endian) and of libzmq's greeting.
+std::vector<std::string> payloads() {
   std::mt19937 random(11);
   std::string noise(5000, '\0');
   for (char& byte : noise) byte = static_cast<char>(random());
@@ -118,30 +118,30 @@ TEST_P(HostileTest, UnknownClientsAtEveryPortDisturbNoOperation) {
   Job job(GetParam(), kWorld);
   job.init();
   const std::vector<int> all = job.others({});
-  for (const std::string& answer : job.ask(all, "traffic 10")) ASSERT_EQ(answer, "ok");
+  for (const std::string& answer : job.call(all, "traffic 10")) ASSERT_EQ(answer, "ok");
   std::set<uint16_t> ports = ports_of(job.server().pid());
   EXPECT_EQ(ports, std::set<uint16_t>{static_cast<uint16_t>(std::stoi(job.port()))});
   for (const int rank : all) ports.merge(ports_of(job[rank].pid()));
   // zmq listens as long as a group lives, gloo only while one connects, shm never (of which backplane check has cases).
   EXPECT_EQ(ports.size(), static_cast<size_t>(GetParam() == "zmq" ? 1 + kWorld : 1));
-  size_t visits = 0;
-  for (const std::string& speech : speeches()) {
-    job.tell(all, "traffic 200");
-    std::vector<std::unique_ptr<Stranger>> staying;  // in silence, until the traffic is over
+  size_t connections = 0;
+  for (const std::string& payload : payloads()) {
+    job.send(all, "traffic 200");
+    std::vector<std::unique_ptr<UnknownClient>> staying;  // idle, until the traffic has ended
     for (const uint16_t port : ports) {
-      Stranger(port).say(speech);
-      const Stranger rude(port);
-      rude.say(speech);
-      rude.slam();
-      staying.push_back(std::make_unique<Stranger>(port));
-      staying.back()->say(speech);
-      visits += 3;
+      UnknownClient(port).send(payload);
+      const UnknownClient reset(port);
+      reset.send(payload);
+      reset.reset_on_close();
+      staying.push_back(std::make_unique<UnknownClient>(port));
+      staying.back()->send(payload);
+      connections += 3;
     }
-    for (const std::string& answer : job.hear(all)) EXPECT_EQ(answer, "ok");
+    for (const std::string& answer : job.receive(all)) EXPECT_EQ(answer, "ok");
   }
-  std::printf("%zu visits to %zu ports over %s\n", visits, ports.size(), GetParam().c_str());
-  // Those that come after them are let in, and the ranks still know each other.
-  EXPECT_EQ(job.ask(all, "new_group"), std::vector<std::string>(kWorld, "ok"));
+  std::printf("%zu connections to %zu ports over %s\n", connections, ports.size(), GetParam().c_str());
+  // Later connections are accepted, and the ranks still communicate.
+  EXPECT_EQ(job.call(all, "new_group"), std::vector<std::string>(kWorld, "ok"));
   job.quit(all);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups that come and go, in peace and by abort, leave nothing behind: no descriptor, no thread, nothing in /dev/shm,
-// and no memory. BACKPLANE_HYGIENE_CYCLES (100) says how many of each kind.
+// Groups that are destroyed or aborted leak nothing: no descriptor, no thread, nothing in /dev/shm, and no memory.
+// BACKPLANE_HYGIENE_CYCLES (100) is the number of groups of each kind.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -19,13 +19,13 @@ namespace backplane::test {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kJudgesMemory = false;  // it would be the sanitizer's
+constexpr bool kChecksMemory = false;  // would measure the sanitizer's memory
 constexpr int kCycles = 50;
 #else
-constexpr bool kJudgesMemory = true;
+constexpr bool kChecksMemory = true;
 constexpr int kCycles = 100;
 #endif
-// A leak of more than this many bytes per cycle is found; below it is what the allocator does on its own.
+// Detects leaks of more bytes per cycle. Smaller differences are the allocator's.
 constexpr uint64_t kBytesPerCycle = 1024;
 
 int cycles() {
@@ -57,39 +57,39 @@ struct Footprint {
   std::set<std::string> shared = shared_memory();
 };
 
-// What a killed process had left in /dev/shm may go meanwhile: whoever makes the next file there removes it.
+// Ignores removed files in /dev/shm: the next process that creates a file there removes those of killed processes.
 bool is_as_before(const Footprint& before, const Footprint& now) {
   return now.descriptors == before.descriptors && now.threads == before.threads &&
          std::includes(before.shared.begin(), before.shared.end(), now.shared.begin(), now.shared.end());
 }
 
-constexpr std::chrono::milliseconds kBetweenLooks{2};
+constexpr std::chrono::milliseconds kPollInterval{2};
 
-// A thread that was joined is seen in /proc for another moment: what is left once fewer and fewer have been seen.
+// The footprint with the fewest threads seen: a joined thread remains in /proc for a short time.
 Footprint settled() {
   Footprint least;
-  for (int look = 0; look < 50; ++look) {
-    std::this_thread::sleep_for(kBetweenLooks);
+  for (int poll = 0; poll < 50; ++poll) {
+    std::this_thread::sleep_for(kPollInterval);
     const Footprint now;
     if (now.threads < least.threads) least = now;
   }
   return least;
 }
 
-bool comes_to(const Footprint& expected) {
+bool becomes(const Footprint& expected) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!is_as_before(expected, Footprint())) {
     if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kPollInterval);
   }
   return true;
 }
 
 class HygieneTest : public testing::TestWithParam<std::string> {
  protected:
-  // Memory is judged by its peaks in the two halves after a warm-up of a quarter: they differ where something grows.
+  // After a warm-up of a quarter, compares the peaks of memory in the two halves: a leak makes them differ.
   void repeat(const std::function<void()>& cycle) {
-    ::mallopt(M_ARENA_MAX, 1);  // one heap, so that its size says something
+    ::mallopt(M_ARENA_MAX, 1);  // one heap, so that its size is comparable
     const int count = cycles();
     const int warm = count / 4;
     for (int i = 0; i < warm && !HasFailure(); ++i) cycle();
@@ -101,19 +101,19 @@ class HygieneTest : public testing::TestWithParam<std::string> {
       peak = std::max(peak, resident_bytes());
     }
     const Footprint after;
-    EXPECT_TRUE(comes_to(before)) << before.descriptors << " descriptors became " << after.descriptors << ", "
-                                  << before.threads << " threads " << after.threads << ", " << before.shared.size()
-                                  << " entries of /dev/shm " << after.shared.size();
+    EXPECT_TRUE(becomes(before)) << before.descriptors << " descriptors became " << after.descriptors << ", "
+                                 << before.threads << " threads " << after.threads << ", " << before.shared.size()
+                                 << " entries of /dev/shm " << after.shared.size();
     std::printf("%d times over %s: %zu descriptors, %zu threads, peaks of %.1f and %.1f MiB\n", count,
                 GetParam().c_str(), before.descriptors, before.threads, static_cast<double>(peaks[0]) / 0x1p20,
                 static_cast<double>(peaks[1]) / 0x1p20);
     const uint64_t allowed = kBytesPerCycle * static_cast<uint64_t>(std::max(count / 2, 500));
-    if (kJudgesMemory) {
+    if (kChecksMemory) {
       EXPECT_LE(peaks[1], peaks[0] + allowed);
     }
   }
 
-  // Two ranks meet through a server of their own.
+  // Two ranks with their own store server.
   void in_new_group(const std::function<void(ProcessGroup&, const Store&)>& body) {
     const StoreServer server;
     on_ranks(2, [&server, &body](int rank) {
@@ -126,7 +126,7 @@ class HygieneTest : public testing::TestWithParam<std::string> {
 INSTANTIATE_TEST_SUITE_P(Backends, HygieneTest, testing::ValuesIn(built_backends()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(HygieneTest, GroupsLeaveNothingBehind) {
+TEST_P(HygieneTest, GroupsLeakNothing) {
   repeat([this] {
     in_new_group([](ProcessGroup& group, const Store&) {
       int value = 1;
@@ -137,7 +137,7 @@ TEST_P(HygieneTest, GroupsLeaveNothingBehind) {
   });
 }
 
-TEST_P(HygieneTest, AbortedGroupsLeaveNothingBehind) {
+TEST_P(HygieneTest, AbortedGroupsLeakNothing) {
   repeat([this] {
     in_new_group([](ProcessGroup& group, const Store& store) {
       int value = 0;

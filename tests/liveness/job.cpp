@@ -1,132 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "liveness/job.hpp"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <stdexcept>
-#include <thread>
 
 #include "store/store.hpp"
 
 namespace backplane::test {
 namespace {
 
-constexpr std::chrono::seconds kPatience{120};  // for a busy machine under a sanitizer
-
-std::vector<std::string> with_environment(const Variables& added) {
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    if (added.count(text.substr(0, text.find('='))) == 0) result.push_back(text);
-  }
-  for (const auto& [name, value] : added) result.push_back(name + "=" + value);
-  return result;
-}
-
-// For exec; ends with NULL.
-std::vector<char*> pointers(std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  for (std::string& text : strings) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
-struct Pipe {
-  int read = -1;
-  int write = -1;
-};
-
-Pipe make_pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
-  return {ends[0], ends[1]};
-}
+constexpr std::chrono::nanoseconds kReplyTimeout = std::chrono::seconds(120);  // for a busy machine under a sanitizer
 
 }  // namespace
 
 Process::Process(const Variables& environment, const std::vector<std::string>& within) {
-  ::signal(SIGPIPE, SIG_IGN);  // a command for a process that has died is lost
-  const Pipe in = make_pipe();
-  const Pipe out = make_pipe();
-  std::vector<std::string> entries = with_environment(environment);
-  std::vector<std::string> words = within;
+  ::signal(SIGPIPE, SIG_IGN);  // a command to a dead process fails without a signal
+  base::Pipe in = base::Pipe::open();
+  base::Pipe out = base::Pipe::open();
+  base::set_nonblocking(out.read.get());
+  std::vector<std::string> words = {"env"};  // searches PATH
+  words.insert(words.end(), within.begin(), within.end());
   words.emplace_back(BACKPLANE_TEST_LIVENESS_RANK);
-  posix_spawn_file_actions_t files;
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawn_file_actions_adddup2(&files, in.read, 0);
-  ::posix_spawn_file_actions_adddup2(&files, out.write, 1);
-  const int failed =
-      ::posix_spawnp(&pid_, words[0].c_str(), &files, nullptr, pointers(words).data(), pointers(entries).data());
-  ::posix_spawn_file_actions_destroy(&files);
-  ::close(in.read);
-  ::close(out.write);
-  in_ = in.write;
-  out_ = out.read;
-  if (failed != 0) throw std::runtime_error("cannot start " + words[0]);
+  process_ = base::Subprocess::spawn({.path = "/usr/bin/env",
+                                      .arguments = std::move(words),
+                                      .environment = base::environment_with(environment),
+                                      .descriptors = {{0, in.read.get()}, {1, out.write.get()}}});
+  if (!process_ || process_.exec_error() != 0) throw std::runtime_error("cannot start a process");
+  in_ = std::move(in.write);
+  out_ = std::move(out.read);
 }
 
-Process::~Process() {
-  if (pid_ > 0) kill();
-  ::close(in_);
-  ::close(out_);
-}
-
-void Process::tell(const std::string& command) {
+void Process::send(const std::string& command) {
   const std::string line = command + "\n";
-  EXPECT_EQ(::write(in_, line.data(), line.size()), static_cast<ssize_t>(line.size()));
+  EXPECT_EQ(::write(in_.get(), line.data(), line.size()), static_cast<ssize_t>(line.size()));
 }
 
-std::string Process::hear() {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  size_t newline = heard_.find('\n');
-  while (newline == std::string::npos) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
-    pollfd polled = {out_, POLLIN, 0};
-    std::array<char, 4096> bytes{};
-    if (left <= 0 || ::poll(&polled, 1, static_cast<int>(left)) <= 0) {
-      ADD_FAILURE() << "process " << pid_ << " says nothing";
+std::string Process::receive() {
+  const auto deadline = base::Deadline::after(kReplyTimeout.count());
+  bool open = true;
+  size_t newline = std::string::npos;
+  while ((newline = input_.find('\n')) == std::string::npos) {
+    if (!open) return "the end";
+    pollfd polled = {out_.get(), POLLIN, 0};
+    if (::poll(&polled, 1, base::poll_timeout(deadline)) <= 0) {
+      ADD_FAILURE() << "process " << pid() << " prints no line";
       return "silence";
     }
-    const ssize_t got = ::read(out_, bytes.data(), bytes.size());
-    if (got <= 0) return "the end";
-    heard_.append(bytes.data(), static_cast<size_t>(got));
-    newline = heard_.find('\n');
+    open = base::read_available(out_.get(), [this](std::string_view bytes) { input_ += bytes; });
   }
-  std::string line = heard_.substr(0, newline);
-  heard_.erase(0, newline + 1);
+  std::string line = input_.substr(0, newline);
+  input_.erase(0, newline + 1);
   return line;
 }
 
-void Process::signal(int number) const { EXPECT_EQ(::kill(pid_, number), 0); }
-
-void Process::kill() {
-  ::kill(pid_, SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
-  pid_ = -1;
-}
+void Process::signal(int number) const { EXPECT_EQ(::kill(pid(), number), 0); }
 
 int Process::wait() {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  int status = 0;
-  while (::waitpid(pid_, &status, WNOHANG) == 0) {
-    if (std::chrono::steady_clock::now() > end) {
-      ADD_FAILURE() << "process " << pid_ << " does not end";
-      kill();
-      return -1;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // between two looks
-  }
-  pid_ = -1;
-  return status;
+  const std::optional<int> status = process_.wait(base::Deadline::after(kReplyTimeout.count()));
+  if (status) return *status;
+  ADD_FAILURE() << "process " << pid() << " does not end";
+  kill();
+  return -1;
 }
 
 Job::Job(const std::string& backend, int world, Host host, const Variables& more) {
@@ -137,7 +78,7 @@ Job::Job(const std::string& backend, int world, Host host, const Variables& more
   common["BACKPLANE_JOB_ID"] = "";
   if (host == Host::kLauncher) {
     server_ = std::make_unique<Process>(common);
-    port_ = server_->ask("serve").substr(sizeof "port");
+    port_ = server_->call("serve").substr(sizeof "port");
     common["BACKPLANE_STORE_HOSTED"] = "1";
   } else {
     port_ = std::to_string(core::make_tcp_store_server({})->port());
@@ -163,22 +104,22 @@ Job::~Job() {
 
 void Job::init() {
   const std::vector<int> all = others({});
-  for (const std::string& answer : ask(all, "init")) EXPECT_EQ(answer, "ok");
+  for (const std::string& answer : call(all, "init")) EXPECT_EQ(answer, "ok");
 }
 
-void Job::tell(const std::vector<int>& ranks, const std::string& command) {
-  for (const int rank : ranks) (*this)[rank].tell(command);
+void Job::send(const std::vector<int>& ranks, const std::string& command) {
+  for (const int rank : ranks) (*this)[rank].send(command);
 }
 
-std::vector<std::string> Job::hear(const std::vector<int>& ranks) {
+std::vector<std::string> Job::receive(const std::vector<int>& ranks) {
   std::vector<std::string> answers;
-  for (const int rank : ranks) answers.push_back((*this)[rank].hear());
+  for (const int rank : ranks) answers.push_back((*this)[rank].receive());
   return answers;
 }
 
-std::vector<std::string> Job::ask(const std::vector<int>& ranks, const std::string& command) {
-  tell(ranks, command);
-  return hear(ranks);
+std::vector<std::string> Job::call(const std::vector<int>& ranks, const std::string& command) {
+  send(ranks, command);
+  return receive(ranks);
 }
 
 std::vector<int> Job::others(const std::vector<int>& without) const {
@@ -196,9 +137,9 @@ std::string Job::name(int rank) {
 }
 
 void Job::quit(const std::vector<int>& ranks) {
-  tell(ranks, "quit");
+  send(ranks, "quit");
   for (const int rank : ranks) {
-    EXPECT_EQ((*this)[rank].hear(), "ok");
+    EXPECT_EQ((*this)[rank].receive(), "ok");
     EXPECT_EQ((*this)[rank].wait(), 0);
   }
 }

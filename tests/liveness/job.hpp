@@ -1,56 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job whose ranks are processes that the test commands, stops and kills. Every wait has a deadline.
+// A job whose ranks are processes, to which the test sends commands and signals. Every wait has a deadline.
 #pragma once
 
-#include <sys/types.h>
-
-#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "backplane/base/subprocess.hpp"
+
 namespace backplane::test {
 
 using Variables = std::map<std::string, std::string>;
 
-// One process that runs rank.cpp. Killed at the end if it still lives.
+// One process that runs rank.cpp. The destructor kills it.
 class Process {
  public:
-  // `within`: a command that runs the program it is given, "nsenter ...", looked for in PATH.
+  // `within`: a command in PATH that runs the program, such as "nsenter ...".
   explicit Process(const Variables& environment, const std::vector<std::string>& within = {});
-  ~Process();
-  Process(const Process&) = delete;
-  Process& operator=(const Process&) = delete;
 
-  pid_t pid() const { return pid_; }
-  void tell(const std::string& command);
-  // The next line it says; fails the test if none comes within the patience.
-  std::string hear();
-  std::string ask(const std::string& command) {
-    tell(command);
-    return hear();
+  pid_t pid() const { return process_.pid(); }
+  void send(const std::string& command);
+  // Returns the next line of output. Fails the test if there is none within 120 s.
+  std::string receive();
+  std::string call(const std::string& command) {
+    send(command);
+    return receive();
   }
   void signal(int number) const;
-  // Kills it and waits until it is gone.
-  void kill();
-  // Waits for its end; the status of waitpid.
+  // Returns when the process has ended.
+  void kill() { process_.kill(); }
+  // Waits until the process ends. Returns the status of waitpid.
   int wait();
 
  private:
-  pid_t pid_ = -1;
-  int in_ = -1;
-  int out_ = -1;
-  std::string heard_;
+  base::Subprocess process_;
+  base::Descriptor in_;
+  base::Descriptor out_;
+  std::string input_;
 };
 
-// Who serves the store.
-enum class Host { kLauncher, kRankZero, kFile };  // kFile: nobody, the ranks meet in a file
+// The process that serves the store.
+enum class Host { kLauncher, kRankZero, kFile };  // kFile: a file store, without a server
 
 class Job {
  public:
-  // Starts `world` ranks; `init` tells them all to make the group, and expects that they can.
+  // Starts `world` ranks.
   Job(const std::string& backend, int world, Host host = Host::kLauncher, const Variables& more = {});
 
   Process& operator[](int rank) { return *ranks_[static_cast<size_t>(rank)]; }
@@ -63,16 +59,17 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
+  // Creates the group on all ranks and expects success.
   void init();
-  void tell(const std::vector<int>& ranks, const std::string& command);
-  // What each of them answers to a command.
-  std::vector<std::string> ask(const std::vector<int>& ranks, const std::string& command);
-  std::vector<std::string> hear(const std::vector<int>& ranks);
-  // All ranks but these.
+  void send(const std::vector<int>& ranks, const std::string& command);
+  // Sends a command and returns the replies.
+  std::vector<std::string> call(const std::vector<int>& ranks, const std::string& command);
+  std::vector<std::string> receive(const std::vector<int>& ranks);
+  // All ranks except these.
   std::vector<int> others(const std::vector<int>& without) const;
   // "rank 3 (host, pid 17)"
   std::string name(int rank);
-  // Ends those that are left in peace.
+  // Ends these ranks in an orderly way.
   void quit(const std::vector<int>& ranks);
 
  private:

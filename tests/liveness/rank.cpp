@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that does what it is told, one command per line of its standard input, and answers each with one line: "ok",
-// what the command says, or "error STATUS PEER TEXT".
+// A rank that executes commands, one per line of standard input, and replies to each with one line: "ok", the result of
+// the command, or "error STATUS PEER TEXT".
 //
-//   init             makes the default group as the environment says
-//   all_reduce       of a few numbers; "sum S" where each rank has put in 1
+//   init             creates the default group from the environment
+//   all_reduce       of a few numbers; "sum S" if each rank contributes 1
 //   flood            all_reduces until one fails
-//   traffic N        N all_reduces, small and large in turn; "ok" if all sums are right
-//   hurry MS         an all_reduce that may take that many milliseconds
+//   traffic N        N all_reduces, alternately small and large; "ok" if all sums are correct
+//   hurry MS         an all_reduce with a timeout of MS milliseconds
 //   broadcast R, recv R, exchange R (both ways, between two ranks), barrier
 //   new_group        of all ranks
-//   shrink           goes on in the shrunk group: "shrunk RANK of WORLD: GLOBAL RANKS"
+//   rpc AGENT        joins with that agent, calls all other workers and leaves
+//   shrink           continues in the shrunk group: "shrunk RANK of WORLD: GLOBAL RANKS"
 //   abort
 //   serve            a store, at TEST_SERVE_HOST if that is set: "port P"
-//   leave            exits as if there were no group
+//   leave            calls exit without destroying the group
 //   vanish           _exit
 //   quit             destroys everything and returns
 #include <signal.h>
@@ -31,6 +32,7 @@
 #include <vector>
 
 #include "backplane/backplane.hpp"
+#include "backplane/rpc.hpp"
 
 namespace {
 
@@ -40,17 +42,19 @@ constexpr auto kShrinkTime = std::chrono::seconds(60);
 
 class Rank {
  public:
-  // False: no further command.
+  // False after the last command.
   bool obey(const std::string& line) {
     std::istringstream words(line);
     std::string command;
     int peer = -1;
-    words >> command >> peer;
+    words >> command;
+    if (command == "rpc") words >> agent_;
+    words >> peer;
     if (command == "quit" || command == "leave") {
       if (command == "quit") group_.reset();
       if (command == "quit" && backplane::is_initialized()) backplane::destroy_process_group();
       say("ok");
-      if (command == "leave") std::exit(0);  // destroys nothing of main's
+      if (command == "leave") std::exit(0);  // does not run the destructors of main
       return false;
     }
     try {
@@ -105,6 +109,8 @@ class Rank {
       std::vector<int> all;
       for (int rank = 0; rank < group_->world_size(); ++rank) all.push_back(rank);
       group_->new_group(all).barrier();
+    } else if (command == "rpc") {
+      return call_all();
     } else if (command == "shrink") {
       group_ = group_->shrink(kShrinkTime);
       std::string text =
@@ -127,6 +133,20 @@ class Rank {
     return "sum " + std::to_string(static_cast<int>(*most));
   }
 
+  std::string call_all() const {
+    namespace rpc = backplane::rpc;
+    const char* const rank = std::getenv("RANK");
+    rpc::register_function("rank", [] { return rpc::current().rank(); });
+    const rpc::Worker worker =
+        rpc::init_rpc(std::string("worker").append(rank == nullptr ? "" : rank), {.backend = agent_});
+    std::string wrong;
+    for (int to = 0; to < worker.world_size(); ++to) {
+      if (worker.rpc_sync<int>(to, "rank") != to) wrong += " " + std::to_string(to);
+    }
+    worker.shutdown();
+    return wrong.empty() ? "ok" : "wrong replies:" + wrong;
+  }
+
   std::string exchange(int peer) {
     int mine = group_->rank();
     int theirs = -1;
@@ -136,6 +156,7 @@ class Rank {
     return theirs == peer ? "ok" : "received " + std::to_string(theirs);
   }
 
+  std::string agent_;  // of the command rpc
   std::optional<ProcessGroup> group_;
   std::unique_ptr<backplane::StoreServer> server_;
 };
@@ -143,7 +164,7 @@ class Rank {
 }  // namespace
 
 int main() {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is killed leaves nothing behind
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // ends with the test
   Rank rank;
   for (std::string line; std::getline(std::cin, line);) {
     if (!rank.obey(line)) return 0;

@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A group that is being made ends with the one that it is made from; and shrinking where nobody dies.
+// The start of a subgroup ends with its parent; shrink without a death.
 #include <future>
 #include <regex>
 
+#include "support/eventually.hpp"
 #include "support/groups.hpp"
 
 namespace backplane::test {
 namespace {
 
-// The first of two ranks makes a subgroup, for which the second never comes; `end` ends it. What the first is told.
+// Rank 0 of two ranks creates a subgroup, which rank 1 never joins; `end` ends it. Returns the error of rank 0.
 std::string ended_by(const std::function<void(ProcessGroup&)>& end, Status* status) {
   const Store store = Store::inproc();
   std::promise<void> over;
-  std::shared_future<void> told = over.get_future().share();
+  std::shared_future<void> ended = over.get_future().share();
   std::string text;
-  on_ranks(2, [&store, &end, &over, told, &text, status](int rank) {
+  on_ranks(2, [&store, &end, &over, ended, &text, status](int rank) {
     ProcessGroup group = ProcessGroup::create(group_options("inproc", store, rank, 2));
-    if (rank == 1) return told.wait();
+    if (rank == 1) {
+      EXPECT_TRUE(in_time(ended));
+      return;
+    }
     std::thread maker([&group, &text, status] { *status = failure_of([&group] { group.new_group({0, 1}); }, &text); });
-    Store(store).wait({"group/test/0/child0-0/bp/join/rank/0"});  // it waits for the second
+    Store(store).wait({"group/test/0/group/0.0-0/bp/join/rank/0"});  // rank 0 waits for rank 1
     end(group);
     maker.join();
     over.set_value();
@@ -41,7 +45,7 @@ TEST(StartTest, DestroyEndsNewGroup) {
   EXPECT_NE(text.find("destroyed"), std::string::npos) << text;
 }
 
-TEST(StartTest, ShrinkWithoutADeathKeepsAll) {
+TEST(StartTest, ShrinkWithoutADeathKeepsAllRanks) {
   const Store store = Store::inproc();
   on_ranks(3, [&store](int rank) {
     ProcessGroup group = ProcessGroup::create(group_options("inproc", store, rank, 3));
@@ -49,7 +53,7 @@ TEST(StartTest, ShrinkWithoutADeathKeepsAll) {
     ProcessGroup whole = group.shrink();
     EXPECT_EQ(whole.rank(), rank);
     EXPECT_EQ(whole.world_size(), 3);
-    group.destroy();  // the new one stays
+    group.destroy();  // does not end the new group
     int value = 1;
     whole.all_reduce(as_buffer(value));
     EXPECT_EQ(value, 3);
@@ -57,20 +61,20 @@ TEST(StartTest, ShrinkWithoutADeathKeepsAll) {
   });
 }
 
-// News of a death may come while the survivors are on their way: it breaks the old group only.
+// A late report of a death during shrink breaks only the old group.
 TEST(StartTest, AbortDuringShrinkDoesNotEndIt) {
   const Store store = Store::inproc();
   std::promise<void> aborted;
-  std::shared_future<void> told = aborted.get_future().share();
-  on_ranks(2, [&store, &aborted, told](int rank) {
+  std::shared_future<void> ended = aborted.get_future().share();
+  on_ranks(2, [&store, &aborted, ended](int rank) {
     ProcessGroup group = ProcessGroup::create(group_options("inproc", store, rank, 2));
     if (rank == 1) {
       Store(store).set("group/test/0/shrink0/here/1", "1");  // so that rank 0 starts the new group
-      told.wait();
+      ended.wait();
     }
     std::thread breaker([&store, &group, &aborted, rank] {
       if (rank == 1) return;
-      Store(store).wait({"group/test/0/shrink0/group/bp/join/rank/0"});
+      Store(store).wait({"group/test/0/group/0.s0/bp/join/rank/0"});
       group.abort("a test");
       aborted.set_value();
     });
@@ -84,14 +88,22 @@ TEST(StartTest, AbortDuringShrinkDoesNotEndIt) {
 TEST(StartTest, ShrinkNamesMissingRanks) {
   const Store store = Store::inproc();
   std::promise<void> over;
-  std::shared_future<void> told = over.get_future().share();
-  on_ranks(3, [&store, &over, told](int rank) {
+  std::shared_future<void> ended = over.get_future().share();
+  std::promise<void> left;
+  on_ranks(3, [&store, &over, &left, ended](int rank) {
     ProcessGroup group = ProcessGroup::create(group_options("inproc", store, rank, 3));
-    if (rank == 1) return told.wait();
-    if (rank == 2) return group.destroy();  // who left is not waited for
+    if (rank == 1) {
+      EXPECT_TRUE(in_time(ended));
+      return;
+    }
+    if (rank == 2) {  // a rank that left is not waited for
+      group.destroy();
+      return left.set_value();
+    }
+    EXPECT_TRUE(in_time(left.get_future()));
     std::string text;
     EXPECT_EQ(failure_of([&group] { group.shrink(std::chrono::milliseconds(300)); }, &text), Status::kTimeout);
-    // What was left when it began.
+    // The time left when the wait began.
     EXPECT_TRUE(
         std::regex_search(text, std::regex("rank 1 did not come within ([0-9]|[1-9][0-9]|[12][0-9]{2}|300) ms")))
         << text;

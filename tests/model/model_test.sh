@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# model_test.sh MODEL holds|fails [DEFINITION...]: explores every interleaving of a model (spin, then the checker that
-# it writes), and demands that no assertion fails and nobody waits for ever, or, of a mutant, that this is noticed.
+# model_test.sh MODEL holds|fails [DEFINITION...]: explores every interleaving of a model with Spin. holds: fails if an
+# assertion fails or a process waits forever. fails, for mutants: fails if neither happens.
 set -euo pipefail
 if ! command -v spin >/dev/null || ! command -v gcc >/dev/null; then
-  echo "skipped: there is no spin (Debian: spin) or no gcc here"
+  echo "skipped: spin (Debian: spin) or gcc is not installed"
   exit 77
 fi
 model=$(realpath "$1")
@@ -24,10 +24,10 @@ found=$(grep -m1 '^pan:1:' pan.log || true)
 sed -nE 's/^ *([0-9.e+]+) states, stored.*/\1 states/p' pan.log
 if [ "$wanted" = holds ] && [ "${errors:-1}" = 0 ]; then exit 0; fi
 if [ "$wanted" = fails ] && [ "${errors:-0}" -gt 0 ]; then
-  echo "noticed: $found"
+  echo "found: $found"
   exit 0
 fi
-echo "the model should be one that $wanted${*:+ with $*}, but there were ${errors:-no} errors"
+echo "expected a model that $wanted${*:+ with $*}; Spin reports ${errors:-no} errors"
 cat pan.log
 [ ! -f ./*.trail ] || spin -t -p -g "${@/#/-D}" "$model" | tail -60
 exit 1

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A large all_reduce: Collectives::reduce_in_shares (collectives_reduce.cpp) over the steps of steps.pml. It is the collective that asks
- * most of them: each piece is shown before the results of the one before it, and those are written into the place of a
- * step shown earlier, beside what others still read there. Nobody lends anything; a place has one cell of input and
- * one of results. At last there is a step in which ranks only meet (Collectives::barrier).
+ * A large all_reduce: Collectives::reduce_in_shares (collectives_reduce.cpp) over the steps of steps.pml. It is the
+ * most demanding user of steps: each piece is published before the results of the previous one, which are written into
+ * the slot of an earlier step while other ranks still read there. No rank exposes buffers. A slot has one cell of input
+ * and one of results. At the end there is a barrier (Collectives::barrier).
  *
- * What must hold: what a rank reads in a place is what was put there for this piece, when it begins to read and when
- * it ends; nobody waits for ever. Mutants:
- *   -DRESULTS_UNSHOWN  results are read when the step of the input has been seen
- *   -DINPUT_UNSHOWN    the input of others is read before their step has been seen
- *   -DEARLY_RESULTS    results are shown before they are written
- *   -DFEW_PLACES       two places instead of eight
+ * Properties: what a rank reads in a slot belongs to this piece, from the beginning of the read to its end; no rank
+ * waits forever. Mutants:
+ *   -DRESULTS_UNPUBLISHED  results are read once the step of the input is published
+ *   -DINPUT_UNPUBLISHED    the input of others is read before their step is published
+ *   -DEARLY_RESULTS        results are published before they are written
+ *   -DFEW_SLOTS            two slots instead of eight
  */
 #ifndef kRanks
 #define kRanks 2
 #endif
-#ifdef FEW_PLACES
+#ifdef FEW_SLOTS
 #define kSteps 2
 #define kLag 1
 #else
@@ -24,12 +24,12 @@
 #endif
 #define kPieces 5
 
-typedef Place { byte input; byte result };
-typedef Rank { byte shown; Place places[kSteps] }; /* shown: the newest of its lines, which grows with each of them */
+typedef Slot { byte input; byte result };
+typedef Rank { byte published; Slot slots[kSteps] }; /* published: the newest step */
 Rank rank[kRanks];
 
-#define place(who, step) rank[who].places[(step) % kSteps]
-#define wait_for(who, step) rank[who].shown >= (step)
+#define slot(who, step) rank[who].slots[(step) % kSteps]
+#define wait_for(who, step) rank[who].published >= (step)
 
 inline begin_step(step) {
   last++;
@@ -47,12 +47,12 @@ inline begin_step(step) {
   other = 0
 }
 
-/* The lambda `show` of reduce_large. A place that is being written holds 0. */
-inline show_piece(step, piece) {
+/* The lambda `publish` of reduce_in_shares. A slot that is being written holds 0. */
+inline publish_piece(step, piece) {
   begin_step(step);
-  place(_pid, step).input = 0;
-  place(_pid, step).input = piece;
-  rank[_pid].shown = step
+  slot(_pid, step).input = 0;
+  slot(_pid, step).input = piece;
+  rank[_pid].published = step
 }
 
 inline read_results(step, results, piece) {
@@ -61,13 +61,13 @@ inline read_results(step, results, piece) {
   :: other < kRanks ->
     if
     :: other != _pid ->
-#ifdef RESULTS_UNSHOWN
+#ifdef RESULTS_UNPUBLISHED
       wait_for(other, step);
 #else
       wait_for(other, results);
 #endif
-      assert(place(other, step).result == piece); /* beginning to read it */
-      assert(place(other, step).result == piece)  /* and coming to an end */
+      assert(slot(other, step).result == piece); /* begins to read */
+      assert(slot(other, step).result == piece)  /* ends */
     :: else
     fi;
     other++
@@ -79,44 +79,44 @@ inline read_results(step, results, piece) {
 active [kRanks] proctype member() {
   byte last, other, piece = 1;
   byte step, next, results;
-  show_piece(step, 1);
+  publish_piece(step, 1);
   do
   :: piece > kPieces -> break
   :: else ->
     next = 0;
     if
-    :: piece < kPieces -> show_piece(next, piece + 1)
+    :: piece < kPieces -> publish_piece(next, piece + 1)
     :: else
     fi;
     begin_step(results);
     other = 0;
 #ifdef EARLY_RESULTS
-    rank[_pid].shown = results;
+    rank[_pid].published = results;
 #endif
-    place(_pid, step).result = 0;
-    do /* combine_all: reads the inputs of the others, writes its own results */
+    slot(_pid, step).result = 0;
+    do /* reads the inputs of the others, writes the results of its share */
     :: other < kRanks ->
       if
       :: other != _pid ->
-#ifndef INPUT_UNSHOWN
+#ifndef INPUT_UNPUBLISHED
         wait_for(other, step);
 #endif
-        assert(place(other, step).input == piece);
-        assert(place(other, step).input == piece)
+        assert(slot(other, step).input == piece);
+        assert(slot(other, step).input == piece)
       :: else
       fi;
       other++
     :: else -> break
     od;
     other = 0;
-    place(_pid, step).result = piece;
-    rank[_pid].shown = results;
+    slot(_pid, step).result = piece;
+    rank[_pid].published = results;
     read_results(step, results, piece);
     step = next;
     piece++
   od;
   begin_step(step); /* Collectives::barrier */
-  rank[_pid].shown = step;
+  rank[_pid].published = step;
   do
   :: other < kRanks -> wait_for(other, step); other++
   :: else -> break

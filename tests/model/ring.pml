@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One channel of messages: Outbox and Inbox (transport.cpp), Messages::pull (messages_progress.cpp), and the sleep of a sender that
- * finds no room. Small: kHeads heads, kRing units of bytes; messages of 0 to 2 units, in one piece that does not wrap,
- * of any length in any order. A sleeper that counts itself in time is woken: waiting.pml shows that.
+ * One channel of messages: Outbox and Inbox (transport.cpp), Messages::pull (messages_progress.cpp), and a sender that
+ * sleeps until there is room. Small: kHeads heads, kRing units of bytes; messages of 0 to 2 units, in one piece that
+ * does not wrap, of any length in any order. waiting.pml shows that a sleeper that counts itself in time is woken.
  *
- * The sender's stores come to light in their order (x86-TSO), so only those of the receiver pass through a buffer here:
- * its question whether the sender is blocked may overtake them.
+ * The sender's stores become visible in their order (x86-TSO). Only the receiver's stores pass through a buffer here,
+ * since its check whether the sender is blocked may overtake them.
  *
- *   -DLIGHT        release publishes lightly; the sleeper's membarrier empties the buffer
+ *   -DLIGHT        release publishes without a fence; the sleeper's membarrier empties the buffer
  *
- * What must hold: each message is read once, whole, in order, and nothing is written over before it was read. Mutants:
+ * Properties: each message is read once, complete and in order, and is not overwritten before it is read. Mutants:
  *   -DEARLY_TURN   the turn is written before the bytes
- *   -DEARLY_ROOM   one head more is taken to be free than there is
- *   -DEARLY_BYTES  one unit more
- *   -DEARLY_POP    what was looked at is released before it has been read
- *   -DNO_LOOK      the sender sleeps without looking for room again after asking
- *   -DNO_FENCE     nobody fences
+ *   -DEARLY_ROOM   one head more than there is counts as free
+ *   -DEARLY_BYTES  one unit more counts as free
+ *   -DEARLY_POP    a message is released before it is read
+ *   -DNO_RECHECK   the sender sleeps without checking for room again after it has set `blocked`
+ *   -DNO_FENCE     no fences
  */
 #define kHeads 2
 #define kRing 3
@@ -33,12 +33,12 @@
 
 byte turn[kHeads], length[kHeads]; /* Head */
 byte bytes[kRing];                 /* Channel::data; each unit holds the number of its message */
-byte read_heads, read_bytes;       /* Channel, as they are seen */
+byte read_heads, read_bytes;       /* Channel, as others see them */
 bool blocked;                      /* Channel */
-byte rings;                        /* the sender's Bell */
+byte rings;                        /* the sender's Doorbell */
 
 mtype = { kHeadsRead, kBytesRead };
-chan buffer = [4] of { mtype, byte }; /* the receiver's stores that the sender does not see yet */
+chan buffer = [4] of { mtype, byte }; /* the receiver's store buffer */
 
 active proctype drain() {
   byte value;
@@ -61,23 +61,23 @@ active proctype sender() {
   :: next == kMessages -> break
   :: else ->
     select (size : 0 .. 2);
-    do /* put_piece; has_head and has_bytes look at one word each, both of which only grow */
+    do /* put_piece; has_head and has_bytes read one word each; both words only grow */
     :: has_room() -> break
     :: else ->
       if
-      :: !blocked -> blocked = true /* ask_for_room; look once more */
-#ifdef NO_LOOK
+      :: !blocked -> blocked = true /* ask_for_room; checks again */
+#ifdef NO_RECHECK
         ; seen_rings = rings; rings != seen_rings
 #endif
       :: else ->
-        /* Waiter::until: it counts itself, and fences, before it looks again */
+        /* Waiter::until: counts itself and fences before it checks again */
 #if defined(LIGHT) && !defined(NO_FENCE)
         empty(buffer);
 #endif
         seen_rings = rings;
         if
         :: has_room() -> break
-        :: !has_room() && !blocked /* asked again: once more round */
+        :: !has_room() && !blocked /* sets `blocked` again */
         :: else -> rings != seen_rings
         fi
       fi
@@ -122,7 +122,7 @@ active proctype receiver() {
     :: turn[next % kHeads] == next + 1 -> skip
     :: else ->
       if
-      :: released != next -> release() /* nothing more: tell what was taken before going to sleep */
+      :: released != next -> release() /* no message is left: releases those it has read before it sleeps */
       :: else
       fi;
       turn[next % kHeads] == next + 1

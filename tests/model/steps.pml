@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The steps of collectives: Steps::begin, own_data, publish and wait_for (steps.hpp), with the lines and slots of layout.hpp. Each
- * rank shows kMost steps, and reads what the others show as late as it likes within the rule of steps.hpp: step k before
- * it shows step k + kLag. Rank 0 reads nothing, like the root of a broadcast: only Steps::begin holds it back. Waiting
- * and waking are in waiting.pml; here a rank simply cannot go on. Here it also looks in each step: Steps::begin looks
- * seldom, at a number kept from the last time that all others have shown, so that it waits at least as long.
+ * The steps of collectives: Steps::begin, own_data, publish and wait_for (steps.hpp), with the lines and slots of
+ * layout.hpp. Each rank publishes kMost steps, and reads those of the others as late as the rule of steps.hpp allows:
+ * step k before it publishes step k + kLag. Rank 0 reads nothing, like the root of a broadcast: only Steps::begin
+ * delays it. waiting.pml models waiting and waking; here a rank simply cannot continue. Steps::begin reads the other
+ * ranks' steps seldom, and compares with the minimum that it has kept, so it waits at least as long as here.
  *
- * What must hold: what a rank reads in a place is of the step that it wants, when it begins to read and when it ends;
- * nobody waits for ever. Mutants:
- *   -DEARLY_REUSE  a place is used again one step too early
- *   -DLATE_READ    ranks read one step later than they may
- *   -DEARLY_SHOW   a step is shown before its place is written
- *   -DLATE_REUSE   a place is used again so late that ranks wait for each other
+ * Properties: what a rank reads in a slot belongs to the step that it wants, from the beginning of the read to its end;
+ * no rank waits forever. Mutants:
+ *   -DEARLY_REUSE    a slot is reused one step too early
+ *   -DLATE_READ      ranks read one step later than they may
+ *   -DEARLY_PUBLISH  a step is published before its slot is written
+ *   -DLATE_REUSE     a slot is reused so late that ranks wait for each other
  */
 #ifndef kRanks
 #define kRanks 2
@@ -35,12 +35,12 @@
 #define kLate kLag
 #endif
 
-typedef Rank { byte shown; byte places[kSteps] }; /* shown: the newest of its lines, which grows with each of them */
+typedef Rank { byte published; byte slots[kSteps] }; /* published: the newest step */
 Rank rank[kRanks];
 
 inline write(step) {
-  rank[_pid].places[step % kSteps] = 0; /* half written */
-  rank[_pid].places[step % kSteps] = step
+  rank[_pid].slots[step % kSteps] = 0; /* half written */
+  rank[_pid].slots[step % kSteps] = step
 }
 
 active [kRanks] proctype member() {
@@ -53,18 +53,18 @@ active [kRanks] proctype member() {
     :: other == kRanks -> break
     :: other < kRanks ->
       if
-      :: other != _pid && last + kNeeded > kSteps -> rank[other].shown >= last + kNeeded - kSteps
+      :: other != _pid && last + kNeeded > kSteps -> rank[other].published >= last + kNeeded - kSteps
       :: else
       fi;
       other++
     od;
     other = 0;
-#ifdef EARLY_SHOW
-    rank[_pid].shown = last;
+#ifdef EARLY_PUBLISH
+    rank[_pid].published = last;
     write(last)
 #else
     write(last);
-    rank[_pid].shown = last
+    rank[_pid].published = last
 #endif
   :: _pid != 0 && read < last ->
     other = 0;
@@ -73,9 +73,9 @@ active [kRanks] proctype member() {
     :: other < kRanks ->
       if
       :: other != _pid ->
-        rank[other].shown > read; /* see */
-        assert(rank[other].places[(read + 1) % kSteps] == read + 1); /* begins to copy it */
-        assert(rank[other].places[(read + 1) % kSteps] == read + 1)  /* and ends */
+        rank[other].published > read; /* wait_for */
+        assert(rank[other].slots[(read + 1) % kSteps] == read + 1); /* begins to read */
+        assert(rank[other].slots[(read + 1) % kSteps] == read + 1)  /* ends */
       :: else
       fi;
       other++

@@ -1,38 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a rank falls asleep and is woken: Waiter::until and its Sleeper (progress.hpp), publish and ring (futex.hpp),
- * Peers::fence (peers.cpp). Two other ranks publish kRounds numbers each, into words of their own; two threads of this
- * rank (a caller and the helper) wait for both ranks in each round, on the one bell of the rank.
+ * Sleeping and waking: Waiter::until and its Sleeper (progress.hpp), publish and ring (futex.hpp), Peers::fence
+ * (peers.cpp). Two other ranks publish kRounds numbers each, into words of their own; two threads of this rank (a
+ * caller and the progress thread) wait for both ranks in each round, on the rank's one doorbell.
  *
- * Spin runs all in one order, processors do not: each publisher has a store buffer, first in, first out, which drains
- * whenever it likes (x86-TSO). An atomic addition, a sequentially consistent store and a fence empty it first.
+ * Spin is sequentially consistent and processors are not: each publisher has a FIFO store buffer that drains at any
+ * time (x86-TSO). An atomic addition, a sequentially consistent store and a fence empty it first.
  *
- *   -DLIGHT        publish(..., lightly): the sleeper pays for both fences, by membarrier
- *   -DABORT        the last number never comes, but Waiter::abort does
+ *   -DLIGHT        publish with membarrier: the sleeper executes both fences
+ *   -DABORT        the last number is never published; Waiter::abort is called instead
  *
- * Nothing here has a timeout, so that a wake-up that is lost is an invalid end state. Mutants, each of which loses one:
- *   -DNO_FENCE     nobody fences
- *   -DNO_LOOK      asleep without looking again after counting oneself
- *   -DLATE_RINGS   the number of rings is read after that look instead of before
- *   -DLATE_COUNT   the sleeper counts itself after that look
+ * No wait has a timeout, so a lost wake-up is an invalid end state. Mutants, each of which loses one:
+ *   -DNO_FENCE     no fences
+ *   -DNO_RECHECK   a waiter sleeps without checking again after it has counted itself
+ *   -DLATE_RINGS   the number of rings is read after that check instead of before
+ *   -DLATE_COUNT   the waiter counts itself after that check
  *   -DQUIET_ABORT  abort does not ring
  */
 #define kPublishers 2
 #define kWaiters 2
 #define kRounds 2
 
-byte shown[kPublishers];    /* Line::step, Head::sequence: the words that are polled */
-byte rings, sleepers;       /* Bell */
-bool asleep[kWaiters];      /* in futex_wait */
+byte published[kPublishers]; /* the polled words: Line::step, Head::sequence */
+byte rings, sleepers;        /* Doorbell */
+bool asleep[kWaiters];       /* in futex_wait */
 bool aborted;
 
-chan buffer[kPublishers] = [2] of { byte };  /* stores that no other processor sees yet */
+chan buffer[kPublishers] = [2] of { byte };  /* store buffers */
 
-active [kPublishers] proctype drain() { /* the process's own number is that of the publisher */
+active [kPublishers] proctype drain() { /* process i drains the buffer of publisher i */
   byte value;
 end:
   do
-  :: d_step { buffer[_pid] ? value -> shown[_pid] = value }
+  :: d_step { buffer[_pid] ? value -> published[_pid] = value }
   od
 }
 
@@ -63,7 +63,7 @@ active [kPublishers] proctype publisher() {
   od
 }
 
-#define ready() (shown[0] >= number && shown[1] >= number)
+#define ready() (published[0] >= number && published[1] >= number)
 
 active [kWaiters] proctype waiter() {
   byte me = _pid - 2 * kPublishers;
@@ -75,7 +75,7 @@ active [kWaiters] proctype waiter() {
   :: else ->
     if
     :: ready()
-    :: else -> /* each word is looked at for itself: what is shown only grows, so one look at both is enough */
+    :: else -> /* the words only grow, so one check of both models a check of each */
 #ifdef LATE_COUNT
       seen_rings = rings;
       if
@@ -84,9 +84,9 @@ active [kWaiters] proctype waiter() {
       fi;
       sleepers++;
 #else
-      sleepers++; /* Sleeper: the addition is a fence on this side */
+      sleepers++; /* Sleeper: the addition is a fence of the waiter */
 #if defined(LIGHT) && !defined(NO_FENCE)
-      p = 0; /* membarrier: the processors are interrupted one after the other */
+      p = 0; /* membarrier: interrupts the processors one after the other */
       do
       :: p < kPublishers -> empty(buffer[p]); p++
       :: else -> break
@@ -95,7 +95,7 @@ active [kWaiters] proctype waiter() {
 #ifndef LATE_RINGS
       seen_rings = rings;
 #endif
-#ifndef NO_LOOK
+#ifndef NO_RECHECK
       if
       :: ready() || aborted -> sleepers--; goto next
       :: else
@@ -105,7 +105,7 @@ active [kWaiters] proctype waiter() {
       seen_rings = rings;
 #endif
 #endif
-      atomic { /* futex_wait: the kernel compares and queues in one */
+      atomic { /* futex_wait: compares and queues atomically */
         if
         :: rings == seen_rings -> asleep[me] = true
         :: else
@@ -118,7 +118,7 @@ active [kWaiters] proctype waiter() {
     if
     :: ready() -> number++
     :: !ready() && aborted -> break
-    :: else /* woken for nothing, or for one of two */
+    :: else /* only one of two words has changed */
     fi
   od;
   assert(aborted || ready() || number > kRounds)

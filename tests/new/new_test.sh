@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # new_test.sh PREFIX HELLO CC CXX LANGUAGE ORIGIN NAME: writes a project with the installed `backplane new`, builds it
-# against the installed Backplane, runs its own tests, drops its plugin into a directory and runs a job over it.
+# against the installed Backplane, runs its tests, installs the plugin and runs a job over it.
 set -euo pipefail
 prefix=$1 hello=$2
 export CC=$3 CXX=$4
@@ -8,7 +8,7 @@ language=$5 origin=$6 name=$7
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Nothing of this machine's own settings or plugins.
+# Excludes settings and plugins of this machine.
 unset BACKPLANE_PLUGIN_PATH BACKPLANE_BACKEND LD_LIBRARY_PATH CMAKE_PREFIX_PATH
 export HOME=$work XDG_DATA_HOME=$work
 umask 022 # plugin files that others could write are refused
@@ -19,8 +19,8 @@ fail() {
 }
 
 cd "$work"
-"$prefix/bin/backplane" new "$name" --language "$language" --from "$origin" | tee said
-commands=$(grep -m 1 '^    cmake ' said) || fail "it prints no commands"
+"$prefix/bin/backplane" new "$name" --language "$language" --from "$origin" | tee printed
+commands=$(grep -m 1 '^    cmake ' printed) || fail "it prints no commands"
 rm said
 [ "$(ls -A)" = "$name" ] || fail "backplane new left more than the project: $(ls -A)"
 if grep -rqi acme "$name" && [[ $name != *acme* ]]; then fail "a placeholder was left: $(grep -ri acme "$name")"; fi
@@ -44,5 +44,5 @@ grep -q 'BIND_NOW\|Flags:.*NOW' dynamic || fail "$plugin is not resolved at load
 cmake --install build --prefix "$work/elsewhere" >log
 export BACKPLANE_PLUGIN_PATH=$work/elsewhere/lib/backplane/plugins
 timeout 120 "$prefix/bin/backplane" run -n 3 --backend "$name" "$hello" >output 2>&1 || fail "the job: $(cat output)"
-[ "$(grep -c "of 3 over $name: the ranks add up to 3" output)" = 3 ] || fail "the job said: $(cat output)"
-echo "$language $origin: written, built, checked, and run over"
+[ "$(grep -c "of 3 over $name: the ranks add up to 3" output)" = 3 ] || fail "output of the job: $(cat output)"
+echo "$language $origin: written, built, checked, and used by a job"

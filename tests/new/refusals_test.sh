@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# refusals_test.sh COMMAND: what `backplane new` refuses, with a sentence, and leaving nothing behind.
+# refusals_test.sh COMMAND: `backplane new` rejects invalid arguments with one line and leaves no files.
 set -euo pipefail
 command=$1
 work=$(mktemp -d)
@@ -11,14 +11,14 @@ fail() {
   exit 1
 }
 
-# refused EXIT_CODE TEXT ARGUMENT...
+# refused EXIT_CODE TEXT ARGUMENT...: fails unless `backplane new` exits so and prints one line that contains TEXT.
 refused() {
   local expected=$1 text=$2 code=0
   shift 2
   "$command" new "$@" >output 2>&1 || code=$?
   [ "$code" = "$expected" ] || fail "new $* ended with $code: $(cat output)"
-  grep -qF "$text" output || fail "new $* said: $(cat output)"
-  [ "$(wc -l <output)" = 1 ] || fail "new $* needs more than one sentence: $(cat output)"
+  grep -qF "$text" output || fail "new $*: $(cat output)"
+  [ "$(wc -l <output)" = 1 ] || fail "new $* printed more than one line: $(cat output)"
   rm output
 }
 
@@ -31,7 +31,7 @@ refused 2 "is the id of an installed backend" inproc
 refused 2 "the templates are: --language c++ --from sendrecv" net --language go
 refused 2 "the templates are: --language c++ --from sendrecv" net --language rust --from wrap
 refused 2 "cannot create the project: there is no directory" net --directory missing/net
-[ -z "$(ls -A)" ] || fail "something was left behind: $(ls -A)"
+[ -z "$(ls -A)" ] || fail "files are left: $(ls -A)"
 
 mkdir full empty
 touch full/precious file
@@ -45,8 +45,8 @@ if [ "$(id -u)" -ne 0 ]; then
   chmod u+w empty
 fi
 "$command" new net --directory empty >output
-[ -f empty/CMakeLists.txt ] || fail "an empty directory was not taken"
-[ "$(stat -c %a empty)" = 755 ] || fail "the project is not for everybody to read"
+[ -f empty/CMakeLists.txt ] || fail "an empty directory was not used"
+[ "$(stat -c %a empty)" = 755 ] || fail "the project is not readable by all users"
 rm -r output empty full file
-[ -z "$(ls -A)" ] || fail "something was left behind: $(ls -A)"
-echo "refused what is wrong, and left nothing behind"
+[ -z "$(ls -A)" ] || fail "files are left: $(ls -A)"
+echo "rejected all invalid arguments and left no files"

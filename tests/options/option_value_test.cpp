@@ -31,8 +31,8 @@ TEST(OptionValueTest, EachTypeIsReadAndNormalised) {
   EXPECT_EQ(text(BP_OPTION_BYTES, "7.4"), "7");
 }
 
-// They are left as they are written; what is read is seen by what is refused beside it.
-TEST(OptionValueTest, FloatsAndChoicesAreTakenAsTheyAre) {
+// Valid values keep their text.
+TEST(OptionValueTest, FloatsAndChoicesKeepTheirText) {
   const bp_option share = option(BP_OPTION_FLOAT, "k", "", 0.25, 2);
   for (const char* good : {"0.25", "1e0", "2.000"}) {
     const OptionValue value = read_option(share, good);

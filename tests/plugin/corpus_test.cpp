@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The malformed corpus: a directory full of bad plugin files, with a good one at the beginning and at the end. Each is
-// rejected with its own reason, and none of them harms the command or hides another file.
+// The malformed corpus: a directory of invalid plugin files, with a valid one at the beginning and at the end. Each is
+// rejected with its own reason. None crashes the command or hides another file.
 #include <elf.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ struct Made {
   std::function<void(Image&)> change;
 };
 
-// Bad in a way that is seen without running anything. Made from a sound file.
+// Invalid in a way that is detected without running code. Made from a valid file.
 const Made kMade[] = {
     {{"empty", "it is empty", "copy it here again"}, [](Image& i) { i.bytes.clear(); }},
     {{"text", "it is not an ELF file", "move or rename it"}, [](Image& i) { i.bytes = "#!/bin/sh\nexit 0\n"; }},
@@ -104,7 +104,7 @@ const Case kRejected[] = {
     {"duplicate_note", "it has 2 .note.backplane notes", "remove or update this plugin"},
 };
 
-// Bad once it is loaded, which happens in a child.
+// Invalid once it is loaded, which happens in a child process.
 const Case kBrokenCode[] = {
     {"missing_library", "libbackplane_test_missing.so: cannot open shared object file", "install what is missing"},
     {"unresolved", "undefined symbol: backplane_test_symbol_that_nobody_defines", "install what is missing"},
@@ -157,7 +157,7 @@ class Corpus : public ::testing::Test {
     return Json::parse(outcome.out);
   }
 
-  // Two reasons that differ only in the name of the file are not different.
+  // Reasons that differ only in the file name count as equal.
   void expect_reason(const Case& about, const std::string& reason) {
     EXPECT_TRUE(contains(reason, about.expected)) << about.name << ": '" << reason << "'";
     EXPECT_TRUE(contains(reason, std::string("; "))) << about.name << ": '" << reason << "'";
@@ -167,7 +167,7 @@ class Corpus : public ::testing::Test {
     EXPECT_TRUE(reasons_.insert(bare).second) << about.name << " has the reason of another: " << bare;
   }
 
-  Workplace place_;
+  ScopedDirectory place_;
   std::set<std::string> reasons_;
 };
 
@@ -185,7 +185,7 @@ TEST_F(Corpus, EachFileIsRejectedWithItsOwnReason) {
     EXPECT_EQ(backends[about.name]["viable"], false) << about.name;
     expect_reason(about, backends[about.name].value("viability", ""));
   }
-  // Nothing hides what stands before it or after it.
+  // No file hides the files before it or after it.
   for (const char* good : {"sound", "zz_sound"}) {
     EXPECT_EQ(backends[good]["viable"], true) << backends[good];
     EXPECT_EQ(backends[good]["file"], file(good));

@@ -33,7 +33,7 @@ class Image {
     }
     throw std::runtime_error("no such segment");
   }
-  // Behind it lies nothing that the check reads.
+  // The check reads nothing behind it.
   size_t end_of_segments() {
     uint64_t end = 0;
     for (size_t i = 0; i < header().e_phnum; ++i) {
@@ -204,7 +204,7 @@ TEST(ElfFile, SurvivesRandomDamage) {
   int rejected = 0;
   for (int round = 0; round < 1000; ++round) {
     Bytes bytes = good.bytes;
-    // Half of the damage goes where it matters: the headers and the notes are at the beginning.
+    // Half of the changes are at the beginning, where the headers and notes are.
     const size_t reach = round % 2 == 0 ? bytes.size() : 1536;
     for (uint64_t left = 1 + random() % 32; left > 0; --left) bytes[random() % reach] = std::byte(random() & 0xFF);
     if (round % 5 == 0) bytes.resize(random() % bytes.size());

@@ -19,7 +19,7 @@ using test::contains;
 
 const bp_plugin* load_path(const std::string& path) { return load(path, read_plugin_file(path, false)); }
 
-// Loads a fixture that must fail with `status`; returns the text between the path and what to do about it.
+// Loads a fixture, which must fail with `status`. Returns the text between the path and the remedy.
 std::string failure(const std::string& fixture, int32_t status) {
   const test::TempDirectory temp;
   const auto path = temp.copy(fixture, "backplane_" + fixture + ".so");

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 
 #include "plugin/support.hpp"
 
@@ -64,12 +65,44 @@ TEST(PluginFile, RefusesFilesWritableByOthers) {
   EXPECT_EQ(read_plugin_file(path, false).backends.size(), 1U);
 }
 
-TEST(PluginFile, AsksOnlyAboutTheFilesOwnDirectory) {
+TEST(PluginFile, RefusesPathsThatOthersCanExchange) {
   const test::TempDirectory temp;
-  const auto inner = temp.directory("inner");
-  const auto path = temp.copy("good", "inner/plugin");
-  ::chmod(temp.path().c_str(), 01777);
+  temp.directory("upper/inner");
+  const std::string upper = temp.file("upper");
+  const auto path = temp.copy("good", "upper/inner/plugin");
+  ::chmod(upper.c_str(), 0777);
+  const std::string above = "the directory " + upper + " above it ";
+  EXPECT_TRUE(test::contains(file_reason(path), above + "is writable by others (mode 0777)"));
+  ::chmod(upper.c_str(), 0775);
+  EXPECT_TRUE(test::contains(file_reason(path), above + "is writable by its group (mode 0775)"));
+  EXPECT_EQ(read_plugin_file(path, true).backends.size(), 1U);
+  ::chmod(upper.c_str(), 01777);  // like /tmp: others can add entries and not exchange those of this user
   EXPECT_EQ(read_plugin_file(path, false).backends.size(), 1U);
+}
+
+// The owner of a directory can exchange all that is in it, whatever the owner and the mode of that.
+TEST(PluginFile, RefusesPathsOfOtherUsers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  const test::TempDirectory temp;
+  temp.directory("theirs/inner");
+  const auto path = temp.copy("good", "theirs/inner/plugin");
+  ASSERT_EQ(::chown(temp.file("theirs").c_str(), 12345, 12345), 0);
+  const std::string above = "the directory " + temp.file("theirs") + " above it belongs to user 12345";
+  EXPECT_TRUE(test::contains(file_reason(path), above));
+  temp.directory("own");
+  const std::string by_file = temp.file("own/file");
+  const std::string by_directory = temp.file("own/directory");
+  std::filesystem::create_symlink("../theirs/inner/plugin", by_file);
+  std::filesystem::create_directory_symlink(temp.file("theirs/inner"), by_directory);
+  EXPECT_TRUE(test::contains(file_reason(by_file), above));
+  EXPECT_TRUE(test::contains(file_reason(by_directory + "/plugin"), above));
+
+  const std::string link = temp.file("link");
+  std::filesystem::create_symlink("own", link);
+  temp.copy("good", "own/plugin");
+  EXPECT_EQ(read_plugin_file(link + "/plugin", false).backends.size(), 1U);
+  ASSERT_EQ(::lchown(link.c_str(), 12345, 12345), 0);
+  EXPECT_TRUE(test::contains(file_reason(link + "/plugin"), "the link " + link + " to it belongs to user 12345"));
 }
 
 TEST(PluginFile, RefusesFilesOfOtherUsers) {
@@ -92,6 +125,25 @@ TEST(PluginFile, FollowsLinks) {
   EXPECT_EQ(read_plugin_file(temp.file("own/link"), false).backends.size(), 1U);
   ::chmod(temp.file("open").c_str(), 0777);
   EXPECT_TRUE(test::contains(file_reason(temp.file("own/link")), temp.file("open") + " is writable by others"));
+  std::filesystem::create_symlink("loop", temp.file("loop"));
+  EXPECT_TRUE(test::contains(file_reason(temp.file("loop")), "Too many levels of symbolic links"));
+}
+
+uint64_t bytes_read() {
+  std::ifstream counters("/proc/self/io");
+  std::string name;
+  uint64_t bytes = 0;
+  counters >> name >> bytes;  // "rchar: 4711"
+  return bytes;
+}
+
+TEST(PluginFile, ReadsLittleOfALargeFile) {
+  const test::TempDirectory temp;
+  const auto path = temp.copy("good", "plugin");
+  std::filesystem::resize_file(path, uint64_t{15} << 30);  // sparse
+  const uint64_t before = bytes_read();
+  EXPECT_EQ(read_plugin_file(path, false).backends.size(), 1U);
+  EXPECT_LT(bytes_read() - before, 100'000U);
 }
 
 }  // namespace

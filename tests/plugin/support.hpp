@@ -35,7 +35,7 @@ inline Bytes read_file(const fs::path& path) {
   return {data, data + text.size()};
 }
 
-// Removed with all it contains at the end of the test.
+// The destructor removes it with its content.
 class TempDirectory {
  public:
   TempDirectory() {
@@ -79,7 +79,7 @@ inline core::plugin::SearchPath path_of(const std::vector<std::string>& director
   return path;
 }
 
-// What `body` fails with; the text is empty if it does not.
+// The error of `body`; its text is empty if `body` succeeds.
 template <typename Body>
 core::Error error_of(Body&& body) {
   try {
@@ -93,7 +93,7 @@ core::Error error_of(Body&& body) {
 
 inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Sets an environment variable (nullptr: unsets it) and puts the old state back at the end.
+// Sets an environment variable (nullptr: unsets it). The destructor restores the old state.
 class Environment {
  public:
   Environment(const char* name, const char* value) : name_(name) {

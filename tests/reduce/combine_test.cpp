@@ -36,7 +36,7 @@ std::vector<T> values_of(const Bytes& bytes) {
 
 bool is_bool_or_integer(uint32_t dtype) { return dtype <= BP_U64; }
 
-// Seed 1. Random bits are numbers of all sizes, infinities and, in the small formats, often NaN; of the wide ones every
+// Random bits are numbers of all sizes, infinities and, in the small formats, often NaN. In the wide formats, every
 // fourth element is set to a special value.
 Bytes random_elements(uint32_t dtype, uint64_t count, uint32_t seed) {
   std::mt19937 random(seed);
@@ -46,7 +46,8 @@ Bytes random_elements(uint32_t dtype, uint64_t count, uint32_t seed) {
   for (uint64_t i = 0; i < bytes.size() / 4 && !is_bool_or_integer(dtype); i += 4) {
     const uint32_t special = specials32[random() % 8];
     if (dtype == BP_F32 || dtype == BP_C64) std::memcpy(&bytes[4 * i], &special, 4);
-    const uint64_t special64 = (uint64_t{special & 0xFFF00000} << 32) | (special & 0xFFFFF);  // NaN, 0, infinity alike
+    const uint64_t special64 =
+        (uint64_t{special & 0xFFF00000} << 32) | (special & 0xFFFFF);  // maps NaN, 0 and infinity likewise
     if (dtype == BP_F64 || dtype == BP_C128) std::memcpy(&bytes[4 * i], &special64, 8);
   }
   return bytes;
@@ -74,11 +75,11 @@ TEST(Combine, GivesTheSameBitsInEitherOrder) {
   }
 }
 
-TEST(Combine, GivesTheSameBitsOnEveryProcessor) {
+TEST(Combine, GivesTheSameBitsAsThePortableFunction) {
   for (const auto& [dtype, op] : all_pairs()) {
     const Bytes left = random_elements(dtype, 1003, 5), right = random_elements(dtype, 1003, 6);
     Bytes plain(left.size());
-    combine_anywhere(dtype, op, plain.data(), left.data(), right.data(), 1003);
+    combine_portable(dtype, op, plain.data(), left.data(), right.data(), 1003);
     EXPECT_EQ(combined(dtype, op, left, right), plain) << dtype_name(dtype) << " " << reduce_op_name(op);
     Bytes in_place = left;
     combine(dtype, op, in_place.data(), in_place.data(), right.data(), 1003);
@@ -175,7 +176,7 @@ TEST(Combine, IsLogicOnBool) {
   EXPECT_EQ(out, Bytes(4, 0));
 }
 
-// How an element type's numbers are read, and what they are when computed in more precision and rounded once.
+// Reads numbers of an element type, and rounds results that were computed in more precision.
 template <class F>
 struct Native {
   using Bits = std::conditional_t<sizeof(F) == 4, uint32_t, uint64_t>;
@@ -183,8 +184,8 @@ struct Native {
   static Bits round(long double value) { return std::bit_cast<Bits>(static_cast<F>(value)); }
   static constexpr Bits kNan = std::bit_cast<Bits>(std::numeric_limits<F>::quiet_NaN());
 };
-// Double holds the sum and the product of two small floats, but not always of two that are far apart: they were rounded
-// to f32 then, which does no harm (Figueroa, "When is double rounding innocuous?", 1995).
+// Sums and products of two small floats are rounded to f32 first, which does not change the result (Figueroa, "When is
+// double rounding innocuous?", 1995).
 template <class Format>
 struct Small {
   using Bits = typename Format::Bits;
@@ -232,7 +233,7 @@ void check_random_floats(uint32_t dtype) {
   check_floats<Type>(dtype, random_elements(dtype, 50000, 7), random_elements(dtype, 50000, 8));
 }
 
-TEST(Combine, RoundsFloatsOnceAndHasOneNan) {
+TEST(Combine, RoundsFloatsOnceAndHasOneQuietNan) {
   check_random_floats<Native<float>>(BP_F32);
   check_random_floats<Small<F16>>(BP_F16);
   check_random_floats<Small<BF16>>(BP_BF16);
@@ -284,7 +285,7 @@ void check_zeros_and_nan(uint32_t dtype) {
   EXPECT_EQ(combined(dtype, BP_MAX, bytes_of(left), bytes_of(right)), bytes_of(most));
 }
 
-TEST(Combine, MinAndMaxTakeNanFirstAndOrderZeros) {
+TEST(Combine, MinAndMaxPropagateNanAndOrderZeros) {
   check_zeros_and_nan<float>(BP_F32);
   check_zeros_and_nan<double>(BP_F64);
 }

@@ -19,7 +19,7 @@ using Bytes = std::vector<unsigned char>;
 
 constexpr uint64_t kRanks[] = {1, 2, 3, 4, 5, 7, 8, 33};
 
-// What `ranks` ranks contribute: random bits, so numbers of all sizes, infinities and NaN.
+// The inputs of `ranks` ranks: random bits, so numbers of all sizes, infinities and NaN.
 struct Contributions {
   Contributions(uint32_t dtype, uint64_t ranks, uint64_t count, bool scaled) {
     std::mt19937 random(7);
@@ -60,8 +60,8 @@ Bytes expected(uint32_t dtype, uint32_t op, const Contributions& all, uint64_t c
   return out;
 }
 
-// 20000 elements are more than the parts in which anything is done; 37 and 1003 no multiple of any vector.
-TEST(Reduce, GivesWhatItShouldOnEveryProcessor) {
+// 20000 elements exceed the parts in which reduce works. 37 and 1003 are not multiples of a vector's size.
+TEST(Reduce, EqualsTheReferenceAndThePortableFunction) {
   for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) {
     for (uint32_t op = 0; op < BP_REDUCE_OP_COUNT; ++op) {
       if (!reducible(dtype, op)) continue;
@@ -70,18 +70,18 @@ TEST(Reduce, GivesWhatItShouldOnEveryProcessor) {
           const Contributions all(dtype, ranks, count, op == BP_PREMUL_SUM);
           const Bytes result = expected(dtype, op, all, count);
           Bytes found(result.size());
-          Bytes anywhere(result.size());
+          Bytes portable(result.size());
           reduce(dtype, op, found.data(), all.inputs(), ranks, count);
-          reduce_anywhere(dtype, op, anywhere.data(), all.inputs(), ranks, count);
+          reduce_portable(dtype, op, portable.data(), all.inputs(), ranks, count);
           ASSERT_EQ(found, result) << dtype_name(dtype) << " " << reduce_op_name(op) << " of " << ranks;
-          ASSERT_EQ(anywhere, result) << dtype_name(dtype) << " " << reduce_op_name(op) << " of " << ranks;
+          ASSERT_EQ(portable, result) << dtype_name(dtype) << " " << reduce_op_name(op) << " of " << ranks;
         }
       }
     }
   }
 }
 
-TEST(Reduce, WritesInPlaceOfAnyInput) {
+TEST(Reduce, OutputMayBeAnyInput) {
   constexpr uint64_t kCount = 10007;
   for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) {
     for (const uint32_t op : {BP_SUM, BP_PREMUL_SUM}) {
@@ -96,7 +96,7 @@ TEST(Reduce, WritesInPlaceOfAnyInput) {
   }
 }
 
-// Sums whose every step is rounded away in the dtype itself.
+// Sums in which each step would be lost by rounding in the dtype.
 template <class Format>
 float sum(uint32_t dtype, uint32_t op, const std::vector<float>& numbers) {
   std::vector<typename Format::Bits> data;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The small floats against their definition, written down once more in double and without bit tricks: every value, and
-// around every value and every midpoint between neighbours.
+// The small floats against a definition in double arithmetic: every value, and numbers around every value and every
+// midpoint between adjacent values.
 #include "reduce/small_float.hpp"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TYPED_TEST(SmallFloatFormat, ToFloatIsExact) {
   }
 }
 
-TYPED_TEST(SmallFloatFormat, ComesBackFromFloat) {
+TYPED_TEST(SmallFloatFormat, RoundTripsThroughFloat) {
   using Format = typename TypeParam::Format;
   for (uint32_t bits = 0; bits < TypeParam::kCount; ++bits) {
     const auto stored = static_cast<typename Format::Bits>(bits);
@@ -63,7 +63,7 @@ TYPED_TEST(SmallFloatFormat, ComesBackFromFloat) {
   }
 }
 
-// The nearest number, the even one of two. Beyond the largest number, as if the next larger one still existed.
+// The nearest number, ties to even. Beyond the largest number, as if the next larger one existed.
 template <class Tested>
 uint32_t rounded(double value) {
   const uint32_t sign = std::signbit(value) ? Tested::kCount / 2 : 0;
@@ -73,8 +73,8 @@ uint32_t rounded(double value) {
   if (magnitude > Tested::value(largest)) {
     const double step = Tested::value(largest) - Tested::value(largest - 1);
     const double middle = Tested::value(largest) + step / 2;
-    const bool stays = magnitude < middle || (magnitude == middle && largest % 2 == 0);
-    if (stays) return sign | largest;
+    const bool rounds_down = magnitude < middle || (magnitude == middle && largest % 2 == 0);
+    if (rounds_down) return sign | largest;
     return Tested::kHasInfinity ? sign | (largest + 1) : Tested::Format::kQuietNan;
   }
   uint32_t below = 0, above = largest;  // by bisection: value(below) <= magnitude <= value(above)
@@ -102,14 +102,14 @@ TYPED_TEST(SmallFloatFormat, RoundsToNearestEven) {
         expect_rounded<TypeParam>(std::nextafter(at, toward));
     if (::testing::Test::HasFatalFailure()) return;
   }
-  // A walk over all of f32, by a step with no pattern in its low bits.
+  // Samples of all f32, with a step without a pattern in its low bits.
   for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 65521 * 3) {
     expect_rounded<TypeParam>(std::bit_cast<float>(static_cast<uint32_t>(bits)));
     if (::testing::Test::HasFatalFailure()) return;
   }
 }
 
-TYPED_TEST(SmallFloatFormat, HasOneNan) {
+TYPED_TEST(SmallFloatFormat, HasOneQuietNan) {
   using Format = typename TypeParam::Format;
   for (const uint32_t nan : {0x7FC00000u, 0xFFC00000u, 0x7F800001u, 0xFFFFFFFFu, 0x7F80FFFFu})
     EXPECT_EQ(Format::from_float(std::bit_cast<float>(nan)), Format::kQuietNan) << nan;

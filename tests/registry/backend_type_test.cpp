@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The five calls of torch.distributed.rpc.backend_registry, with its errors, and without its traps.
+// The five functions of torch.distributed.rpc.backend_registry: their errors, and their defects, which are absent here.
 #include "backplane/registry.hpp"
 
 #include <any>
@@ -11,14 +11,14 @@
 namespace backplane::test {
 namespace {
 
-// A process group that can do nothing, for handlers that only have to hand one out.
+// A process group without operations, for handlers that must return one.
 class Idle final : public sdk::ProcessGroup {
  public:
   std::unique_ptr<sdk::Work> submit(const bp_op&) override { return nullptr; }
   void abort(const sdk::Failure&) noexcept override {}
 };
 
-void hand_out(const bp_init& init, bp_agent* agent) {
+void return_agent(const bp_init& init, bp_agent* agent) {
   agent->kind = BP_KIND_PROCESS_GROUP;
   agent->api = &sdk::detail::kProcessGroupApi;
   agent->self = static_cast<sdk::ProcessGroup*>(new Idle);
@@ -30,7 +30,7 @@ BackendHandlers idle_handlers() {
   BackendHandlers handlers;
   handlers.options = {{0, BP_OPTION_INT, 0, 0, "num_send_recv_threads", "4", "threads", nullptr, 1, 64}};
   handlers.capabilities = {sdk::moves(BP_BARRIER)};
-  handlers.init = [](const bp_init& init, const std::any&, bp_agent* agent) { hand_out(init, agent); };
+  handlers.init = [](const bp_init& init, const std::any&, bp_agent* agent) { return_agent(init, agent); };
   return handlers;
 }
 
@@ -47,7 +47,7 @@ TEST(BackendTypeTest, RegisterConstructAndInit) {
   int seen_threads = 0;
   handlers.init = [&seen_threads](const bp_init& init, const std::any& options, bp_agent* agent) {
     seen_threads = std::any_cast<int>(options);
-    hand_out(init, agent);
+    return_agent(init, agent);
   };
   const BackendType type = register_backend("my_group", handlers);
   EXPECT_EQ(type.repr(), "BackendType.MY_GROUP");
@@ -84,7 +84,7 @@ concept TakenForAStore = requires(BackendType type, T store, const BackendOption
   init_backend(type, store, "me", 0, 1, options);
 };
 
-// By the compiler, where it sees types.
+// At compile time, where types are known.
 TEST(BackendTypeTest, AStoreOfTheWrongTypeIsRefused) {
   static_assert(TakenForAStore<Store> && !TakenForAStore<int> && !TakenForAStore<std::string> &&
                 !TakenForAStore<ProcessGroup> && !TakenForAStore<bp_store*>);
@@ -120,7 +120,7 @@ TEST(BackendTypeTest, OptionsOfAnotherBackendAreRefused) {
 TEST(BackendTypeTest, AnAgentThatDisagreesIsRefused) {
   BackendHandlers handlers = idle_handlers();
   handlers.init = [](const bp_init& init, const std::any&, bp_agent* agent) {
-    hand_out(init, agent);
+    return_agent(init, agent);
     agent->rank = 3;
   };
   const BackendType type = register_backend("liar", handlers);
@@ -129,7 +129,7 @@ TEST(BackendTypeTest, AnAgentThatDisagreesIsRefused) {
   EXPECT_EQ(failure_of(init, &text), Status::kInvalid);
   EXPECT_EQ(text, "rank argument 0 doesn't match pg rank 3");
   handlers.init = [](const bp_init& init, const std::any&, bp_agent* agent) {
-    hand_out(init, agent);
+    return_agent(init, agent);
     agent->world_size = 9;
   };
   const BackendType type2 = register_backend("liar2", handlers);
@@ -150,7 +150,7 @@ TEST(BackendTypeTest, AFailingHandlersTextReachesTheCaller) {
   EXPECT_NE(text.find("no fabric today"), std::string::npos) << text;
 }
 
-// One that this program registers is held to the same rules as one that comes from a file.
+// Backends that the program registers follow the same rules as those of files.
 TEST(BackendTypeTest, AnUnsoundDescriptorIsRefused) {
   static const bp_capability aimless = {sizeof aimless, BP_SEND, 0, 0, 0};
   static const bp_capability* const capabilities[] = {&aimless};

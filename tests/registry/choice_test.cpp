@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `auto` comes to when the ranks see different things.
+// The choice of `auto` if the ranks have different backends, hosts and tuning tables.
 #include "registry/choice.hpp"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ struct View {
   std::string tuning = {};
 };
 
-// What each rank was told: "id: reason", or what was thrown.
+// The choice of each rank, "id: reason", or its error.
 std::vector<std::string> told(const std::vector<View>& views) {
   const std::shared_ptr<Store> store = make_inproc_store();
   std::vector<std::string> result(views.size());
@@ -72,7 +72,7 @@ TEST(ChoiceTest, FailsIfNoBackendSuitsAll) {
             fmt::format("{} auto found no backend that all 2 ranks can use; not", BP_UNSUPPORTED).substr(0, 52));
 }
 
-// Memory of devices is served by whatever all ranks can use, each on a device of its own, on one host.
+// Device memory uses a backend that all ranks can use, on one host with one device per rank.
 TEST(ChoiceTest, DevicesBesideTheHost) {
   const auto on = [](const std::string& device, const std::string& domain = "here") {
     return View{{{"gloo", ""}, {"nccl", "", true, device}}, domain};
@@ -125,7 +125,7 @@ TEST(ChoiceTest, OnlyWhatIsClearlyFasterIsPreferred) {
   EXPECT_EQ(TuningTable().fastest({"zmq", "shm"}, 2), "zmq");
 }
 
-// Sizes at which another is faster by half and more.
+// Sizes at which another backend takes at most two thirds of the time.
 TEST(ChoiceTest, FasterBackendsServeTheirOperations) {
   const View tuned = {kAll, "here", R"({"format": "backplane-tuning/1", "measured": [
     {"ranks": 2, "operation": "all_reduce", "bytes": 4, "us": {"shm": 1, "gloo": 50, "zmq": 60}},
@@ -182,7 +182,7 @@ TEST(ChoiceTest, NoTableAtAll) {
   }
 }
 
-// A table that is there but cannot be opened is no mistake in its text.
+// A table that cannot be opened is not reported as malformed.
 TEST(ChoiceTest, AnUnreadableTableIsReported) {
   const test::ScopedDirectory directory;
   const std::string path = (directory.path() / "tuning").string();
@@ -203,7 +203,7 @@ TEST(ChoiceTest, AnUnreadableTableIsReported) {
   EXPECT_NE(told.find("it cannot be opened (Too many open files)"), std::string::npos) << told;
 }
 
-// A process group that nobody can make.
+// A process group that no rank can create.
 bp_backend backend_called(const char* id) {
   bp_backend backend = {};
   backend.struct_size = sizeof backend;
@@ -215,7 +215,7 @@ bp_backend backend_called(const char* id) {
   return backend;
 }
 
-// What is built in is for one process, so none of it is a candidate.
+// Built-in backends work within one process and are no candidates.
 TEST(ChoiceTest, CandidatesJoinProcesses) {
   const bp_backend joins = backend_called("joins");
   bp_backend local = backend_called("local");
@@ -247,7 +247,7 @@ TEST(ChoiceTest, AMemoryDomainIsABootOfAHostAndAUser) {
   EXPECT_TRUE(domain.ends_with(fmt::format(" {}", ::geteuid()))) << domain;
 }
 
-// A probe hears for how many ranks the choice is made, and nothing where there is none to make.
+// A probe gets the number of ranks while `auto` chooses, and otherwise no `backplane.plan/1`.
 TEST(ChoiceTest, ProbesKnowTheGroup) {
   bp_backend narrow = backend_called("narrow");
   narrow.probe = [](const bp_backend*, const bp_host* host, bp_error* err) -> int32_t {

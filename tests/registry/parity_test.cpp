@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// torch.distributed.rpc's backend registry, its two agents and what they do wrong, line by line: what holds here is
-// tested here, or where the line says.
+// Features and defects of torch.distributed.rpc's backend registry and of its two agents, and the tests of each. Some
+// are in this file.
 //
 //   the five calls, BackendValue's pair of handlers           backend_type_test.cpp
 //   already registered; options of another backend's type;
 //   rank and world_size that do not match the group           backend_type_test.cpp, rpc/join_test.cpp
 //   store of the wrong type                                   backend_type_test.cpp AStoreOfTheWrongTypeIsRefused
 //   members that go stale when another one is registered      backend_type_test.cpp RegisteringTwiceIsAnError
-//   options say where workers meet; agents of the program's   rpc/join_test.cpp
-//   keywords that nobody knows are swallowed                  backend_type_test.cpp UnknownKeywordsAreNamed, and here
-//   names: their form, that they are unique, told to all      rpc/join_test.cpp
+//   options have the rendezvous; agents of the program        rpc/join_test.cpp
+//   unknown keywords are ignored                              backend_type_test.cpp UnknownKeywordsAreNamed, and here
+//   names: form, uniqueness, errors on all workers            rpc/join_test.cpp
 //   rpc_sync, rpc_async, errors with the remote type and text,
 //   timeouts and cancels that reach the callee, metrics,
 //   all_gather, graceful shutdown                             rpc/calls_test.cpp, rpc/join_test.cpp
-//   remote, RRef, forks, owners told before, reordering       rpc/references_test.cpp
-//   nested calls exhaust the pool                             rpc/calls_test.cpp NestDeeperThanThePool
+//   remote, RRef, forks, reordered messages                   rpc/references_test.cpp
+//   nested calls exhaust the pool                             rpc/calls_test.cpp NestDeeperThanTheThreadPool
 //   a failed init leaves other ranks hanging                  rpc/refusal_test.cpp, join_test.cpp, mismatched_test.cpp
 //   a broken pipe is never replaced                           rpc/cuts_test.cpp
-//   uv's end of file is not typed                             plugins/tensorpipe/fault_test.cpp
+//   uv's end of file is not typed                             plugins/tensorpipe/errors_test.cpp
 //   device maps: names, one-to-one, ranges, reverse           plugins/tensorpipe/device_maps_test.cpp
 #include <array>
 #include <atomic>
@@ -46,8 +46,8 @@ TEST_F(ParityTest, Defaults) {
   }
 }
 
-// torch: DEFAULT_RPC_TIMEOUT_SEC is 60, of options made without a timeout as of calls that name none. This agent sends
-// nothing, and remembers how long it was given for that.
+// torch: DEFAULT_RPC_TIMEOUT_SEC is 60, for options and for calls without a timeout. This agent sends nothing and
+// records the timeout of each call.
 TEST_F(ParityTest, CallsHaveAMinute) {
   static std::array<std::atomic<int64_t>, 2> given_ns = {};  // to each rank's agent
   static const bp_rpc_api table = {
@@ -114,7 +114,7 @@ TEST_F(ParityTest, TensorPipesOptionsReachItsAgent) {
   EXPECT_NE(text.find("maps to worker you, which does not exist"), std::string::npos) << text;
 }
 
-// torch takes the smallest of no devices' numbers when a map is empty, and fails.
+// torch fails on an empty map, because it computes the minimum of no devices.
 TEST_F(ParityTest, AnEmptyDeviceMapIsNone) {
   if (!has("TENSORPIPE")) GTEST_SKIP() << "it is not built";
   const Store store = Store::inproc();
@@ -127,8 +127,7 @@ TEST_F(ParityTest, AnEmptyDeviceMapIsNone) {
   });
 }
 
-// torch's PROCESS_GROUP sends with tags, and receives from anybody; over a backend that cannot, it fails at the first
-// call.
+// torch's PROCESS_GROUP needs tags and any-source receives. Over a backend without them it fails at the first call.
 TEST_F(ParityTest, ProcessGroupNeedsTagsAndAnySource) {
   const bp_backend& plain = backend_type("self").descriptor();
   BackendHandlers handlers;  // as `self`, but with no flags

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Agents that are not what they were asked to be are refused.
+// The core refuses agents with wrong or incomplete tables.
 #include <cstddef>
 #include <functional>
 
@@ -11,7 +11,7 @@
 namespace backplane::test {
 namespace {
 
-std::string ends;  // what the core did to the agent
+std::string ends;  // how the core ended the agent
 
 bp_rpc_api right_table() {
   bp_rpc_api api = {};
@@ -37,13 +37,13 @@ int32_t init(const bp_backend*, const bp_init* given, bp_agent* agent, bp_error*
   return BP_OK;
 }
 
-// The failure to join of a worker whose agent is changed by `change`.
+// The error of a worker that joins with an agent modified by `change`.
 std::string refusal_of(const std::function<void(bp_agent*)>& change) {
   static const bp_backend* const liar = [] {
     static bp_backend backend = {};
     backend.struct_size = sizeof(bp_backend);
     backend.kinds = BP_KIND_RPC;
-    backend.id = "liar";
+    backend.id = "faulty";
     backend.version = "1";
     backend.summary = "an agent of this test";
     backend.init = init;
@@ -59,7 +59,7 @@ std::string refusal_of(const std::function<void(bp_agent*)>& change) {
   return text;
 }
 
-TEST(RpcAgentsTest, AnAgentOfAnotherPlaceIsRefusedAndEnded) {
+TEST(RpcAgentsTest, RefusesAnAgentOfAnotherRankOrWorldSize) {
   EXPECT_EQ(refusal_of([](bp_agent* agent) { ++agent->rank; }),
             "rank 0 cannot join: rank argument 0 doesn't match pg rank 1");
   EXPECT_EQ(ends, "aborted destroyed ");
@@ -68,7 +68,7 @@ TEST(RpcAgentsTest, AnAgentOfAnotherPlaceIsRefusedAndEnded) {
   EXPECT_EQ(ends, "aborted destroyed ");
 }
 
-TEST(RpcAgentsTest, AnIncompleteAgentIsRefusedAndEndedIfThatIsPossible) {
+TEST(RpcAgentsTest, RefusesAnIncompleteAgentAndDestroysItIfPossible) {
   static bp_process_group_api group = {};
   group.struct_size = sizeof(group);
   group.abort = right_table().abort;
@@ -82,7 +82,7 @@ TEST(RpcAgentsTest, AnIncompleteAgentIsRefusedAndEndedIfThatIsPossible) {
       [](bp_agent*) { table.extension = nullptr; }};
   for (const auto& change : endable) {
     table = right_table();
-    EXPECT_EQ(refusal_of(change), "rank 0 cannot join: backend liar did not return a complete RPC agent");
+    EXPECT_EQ(refusal_of(change), "rank 0 cannot join: backend faulty did not return a complete RPC agent");
     EXPECT_EQ(ends, "aborted destroyed ");
   }
   const std::vector<std::function<void(bp_agent*)>> all = {
@@ -91,8 +91,8 @@ TEST(RpcAgentsTest, AnIncompleteAgentIsRefusedAndEndedIfThatIsPossible) {
       [](bp_agent*) { table.destroy = nullptr; }};
   for (const auto& change : all) {
     table = right_table();
-    EXPECT_EQ(refusal_of(change), "rank 0 cannot join: backend liar did not return a complete RPC agent");
-    EXPECT_EQ(ends, "");  // it has nothing that could be called
+    EXPECT_EQ(refusal_of(change), "rank 0 cannot join: backend faulty did not return a complete RPC agent");
+    EXPECT_EQ(ends, "");  // its table has no function to call
   }
   table = right_table();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Deadlines of calls that end in various ways.
+// Deadlines and failures of pending calls.
 #include <gtest/gtest.h>
 
 #include <chrono>

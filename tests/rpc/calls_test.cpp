@@ -23,8 +23,12 @@ struct Person {
 
 std::shared_ptr<Gate> gate;
 std::shared_ptr<Gate> begun;
-std::shared_ptr<Gate> told;
+std::shared_ptr<Gate> cancel_seen;
 std::atomic<int> touched = 0;
+
+void close_gates() {
+  for (auto* const each : {&gate, &begun, &cancel_seen}) *each = std::make_shared<Gate>();
+}
 
 int nested(int depth) {
   const rpc::Worker worker = rpc::current();
@@ -46,23 +50,23 @@ int nested(int depth) {
     return std::accumulate(values.begin(), values.end(), int64_t{0});
   });
   rpc::register_function("touch", [](int by) { touched += by; });
-  rpc::register_function("throw", [] { throw std::runtime_error("the cat is out"); });
+  rpc::register_function("throw", [] { throw std::runtime_error("no such file"); });
   rpc::register_function("wait", [] {
     const auto held = gate;
-    const auto heard = told;
+    const auto seen = cancel_seen;
     begun->open();
     for (int i = 0; i < 3000 && !rpc::cancelled(); ++i) {
       if (held->wait(milliseconds(10))) return 1;
     }
-    if (rpc::cancelled()) heard->open();
+    if (rpc::cancelled()) seen->open();
     return 0;
   });
-  rpc::register_function("deaf", [] {
+  rpc::register_function("ignore cancellation", [] {
     const auto held = gate;
-    const auto heard = told;
+    const auto seen = cancel_seen;
     begun->open();
     held->wait();
-    heard->open();
+    seen->open();
   });
   rpc::register_function("nested", nested);
   rpc::register_inline_function("increment", [](int value) { return value + 1; });
@@ -70,15 +74,15 @@ int nested(int depth) {
     for (float& value : values) value /= 2;
     return values;
   });
-  rpc::register_inline_function("too long", [] { rpc::rpc_sync("worker0", "touch", 1); });
+  rpc::register_inline_function("calls others", [] { rpc::rpc_sync("worker0", "touch", 1); });
   return true;
 }();
 
 class CallsTest : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backends, CallsTest, testing::ValuesIn(rpc_ways()),
+INSTANTIATE_TEST_SUITE_P(Backends, CallsTest, testing::ValuesIn(rpc_transports()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(CallsTest, CarryValuesThereAndBack) {
+TEST_P(CallsTest, TransferArgumentsAndResults) {
   in_world(GetParam(), 3, [](const rpc::Worker& worker) {
     for (int to = 0; to < worker.world_size(); ++to) {
       EXPECT_EQ(worker.rpc_sync<int>(to, "add", 1, to), 1 + to);
@@ -92,7 +96,7 @@ TEST_P(CallsTest, CarryValuesThereAndBack) {
   EXPECT_EQ(touched.exchange(0), 3);
 }
 
-TEST_P(CallsTest, CarryArraysOfAnySize) {
+TEST_P(CallsTest, TransferArraysOfAnySize) {
   in_world(GetParam(), 2, [](const rpc::Worker& worker) {
     for (const size_t size : {0, 1, 1000, 5000, 300000}) {
       const rpc::Array<float> ones(std::vector<float>(size, 1.0F));
@@ -110,7 +114,7 @@ TEST_P(CallsTest, CarryArraysOfAnySize) {
   });
 }
 
-TEST_P(CallsTest, FromManyThreadsAllEnd) {
+TEST_P(CallsTest, FromManyThreadsComplete) {
   in_world(GetParam(), 2, [](const rpc::Worker& worker) {
     on_ranks(4, [&worker](int thread) {
       std::vector<rpc::Future<int>> answers;
@@ -120,14 +124,14 @@ TEST_P(CallsTest, FromManyThreadsAllEnd) {
   });
 }
 
-// Length of chains of calls, eight of which run at a time; threads are expensive under sanitizers.
+// The length of chains of nested calls. Eight chains run concurrently; threads are expensive under sanitizers.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kDepth = 8;
 #else
 constexpr int kDepth = 64;
 #endif
 
-TEST_P(CallsTest, NestDeeperThanThePool) {
+TEST_P(CallsTest, NestDeeperThanTheThreadPool) {
   in_world(
       GetParam(), 2,
       [](const rpc::Worker& worker) {
@@ -145,27 +149,27 @@ TEST_P(CallsTest, NestDeeperThanThePool) {
       "?num_worker_threads=1");
 }
 
-TEST_P(CallsTest, InlineFunctionsRunWhereCallsArrive) {
+TEST_P(CallsTest, InlineFunctionsRunOnTheReceivingThread) {
   in_world(GetParam(), 2, [](const rpc::Worker& worker) {
     for (int i = 0; i < 50; ++i) EXPECT_EQ(worker.rpc_sync<int>(i % 2, "increment", i), i + 1);
     const rpc::Array<float> ones(std::vector<float>(100000, 1.0F));
     const auto halves = worker.rpc_sync<rpc::Array<float>>(1 - worker.rank(), "halve", ones);
     EXPECT_EQ(std::accumulate(halves.begin(), halves.end(), 0.0), 50000);
     std::string text;
-    EXPECT_EQ(failure_of([&worker] { worker.rpc_sync(1 - worker.rank(), "too long"); }, &text), Status::kInvalid);
-    EXPECT_NE(text.find("the inline function 'too long' must not call workers or wait"), std::string::npos) << text;
+    EXPECT_EQ(failure_of([&worker] { worker.rpc_sync(1 - worker.rank(), "calls others"); }, &text), Status::kInvalid);
+    EXPECT_NE(text.find("the inline function 'calls others' must not call workers or wait"), std::string::npos) << text;
   });
 }
 
-// The following tests cover the core, which is the same over every backend.
+// The following tests cover the core, which is independent of the backend.
 
-TEST(RpcCallsTest, FailuresNameWorkerFunctionAndText) {
+TEST(RpcCallsTest, ErrorsNameWorkerFunctionAndCause) {
   in_world("inproc", 2, [](const rpc::Worker& worker) {
     const int other = 1 - worker.rank();
     std::string text;
     EXPECT_EQ(failure_of([&] { worker.rpc_sync(other, "throw"); }, &text), Status::kInternal);
     EXPECT_EQ(text, "'throw' on worker '" + worker_name(other) + "' (rank " + std::to_string(other) +
-                        ") failed: std::runtime_error: the cat is out");
+                        ") failed: std::runtime_error: no such file");
     EXPECT_EQ(failure_of([&] { worker.rpc_sync(other, "ad", 1, 2); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("no function 'ad' is registered there. Did you mean 'add'? Register"), std::string::npos)
         << text;
@@ -183,17 +187,15 @@ TEST(RpcCallsTest, FailuresNameWorkerFunctionAndText) {
     EXPECT_EQ(failure_of([&] { worker.rpc_sync<std::string>(other, "add", 1, 2); }, &text), Status::kInvalid);
     EXPECT_EQ(text, "the result of " + on +
                         " must be std::string: an integer was sent; ask for the type that the worker returns");
-    EXPECT_EQ(failure_of([&] { worker.rpc_sync("nobody", "add", 1, 2); }, &text), Status::kInvalid);
+    EXPECT_EQ(failure_of([&] { worker.rpc_sync("worker7", "add", 1, 2); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("worker0, worker1"), std::string::npos) << text;
     EXPECT_EQ(failure_of([&] { worker.rpc_sync(7, "add", 1, 2); }, &text), Status::kInvalid);
     EXPECT_EQ(text, "there is no worker of rank 7; there are 2");
   });
 }
 
-TEST(RpcCallsTest, ThenRunsWhenTheCallHasEnded) {
-  gate = std::make_shared<Gate>();
-  begun = std::make_shared<Gate>();
-  told = std::make_shared<Gate>();
+TEST(RpcCallsTest, ThenRunsAfterTheCall) {
+  close_gates();
   in_world("inproc", 2, [](const rpc::Worker& worker) {
     if (worker.rank() != 0) return;
     const auto call = worker.rpc_async<int>("worker1", "wait");
@@ -214,12 +216,12 @@ TEST(RpcCallsTest, ThenRunsWhenTheCallHasEnded) {
   });
 }
 
-TEST(RpcCallsTest, GracefulShutdownWaitsForWhatCallsCall) {
+TEST(RpcCallsTest, GracefulShutdownWaitsForNestedCalls) {
   static std::atomic<int> ended = 0;
   rpc::register_function("chain", [](int left) {
     if (left > 0) {
       const rpc::Worker worker = rpc::current();
-      worker.rpc_async((worker.rank() + 1) % worker.world_size(), "chain", left - 1);  // without waiting for it
+      worker.rpc_async((worker.rank() + 1) % worker.world_size(), "chain", left - 1);  // does not wait
     }
     ++ended;
   });
@@ -227,10 +229,8 @@ TEST(RpcCallsTest, GracefulShutdownWaitsForWhatCallsCall) {
   EXPECT_EQ(ended, 3 * 51);
 }
 
-TEST(RpcCallsTest, ShutdownWithoutGraceEndsWhatIsUnderWay) {
-  gate = std::make_shared<Gate>();
-  begun = std::make_shared<Gate>();
-  told = std::make_shared<Gate>();
+TEST(RpcCallsTest, ImmediateShutdownCancelsPendingCalls) {
+  close_gates();
   const Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
     const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
@@ -244,42 +244,38 @@ TEST(RpcCallsTest, ShutdownWithoutGraceEndsWhatIsUnderWay) {
       gate->wait();
       worker.shutdown(false);
     }
-    EXPECT_TRUE(worker.shutdown().empty());  // twice is fine
+    EXPECT_TRUE(worker.shutdown().empty());  // a second shutdown has no effect
   });
 }
 
-TEST(RpcCallsTest, ShutdownNamesWhatDoesNotEnd) {
-  gate = std::make_shared<Gate>();
-  begun = std::make_shared<Gate>();
-  told = std::make_shared<Gate>();
+TEST(RpcCallsTest, ShutdownNamesFunctionsThatDoNotReturn) {
+  close_gates();
   const Store store = Store::inproc();
-  Gate gone;
-  on_ranks(2, [&store, &gone](int rank) {
+  Gate has_left;
+  on_ranks(2, [&store, &has_left](int rank) {
     const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
     std::string text;
     if (rank == 0) {
-      worker.rpc_async("worker1", "deaf");
+      worker.rpc_async("worker1", "ignore cancellation");
       EXPECT_TRUE(begun->wait());
       EXPECT_EQ(failure_of([&worker] { worker.shutdown(true, milliseconds(50)); }, &text), Status::kTimeout);
-      EXPECT_NE(text.find("it waits for 'deaf' on 'worker1' for"), std::string::npos) << text;
-      gone.open();
+      EXPECT_NE(text.find("it waits for 'ignore cancellation' on 'worker1' for"), std::string::npos) << text;
+      has_left.open();
     } else {
-      EXPECT_TRUE(gone.wait());
+      EXPECT_TRUE(has_left.wait());
       EXPECT_EQ(failure_of([&worker] { worker.shutdown(false, milliseconds(1)); }, &text), Status::kTimeout);
-      EXPECT_NE(text.find("has left, but a function there does not end: 'deaf' for 'worker0' runs for"),
+      EXPECT_NE(text.find("has left, but a function there does not end: 'ignore cancellation' for 'worker0' runs for"),
                 std::string::npos)
           << text;
     }
-    EXPECT_TRUE(worker.shutdown().empty());  // it has left
+    EXPECT_TRUE(worker.shutdown().empty());  // has already left
   });
   gate->open();
-  EXPECT_TRUE(told->wait());
+  EXPECT_TRUE(cancel_seen->wait());
 }
 
-TEST(RpcCallsTest, TheFlightRecorderShowsWhichCallHangsWhere) {
-  gate = std::make_shared<Gate>();
-  begun = std::make_shared<Gate>();
-  told = std::make_shared<Gate>();
+TEST(RpcCallsTest, FlightRecorderShowsPendingAndEndedCalls) {
+  close_gates();
   const Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
     const auto worker = rpc::Worker::join(worker_name(rank), rpc_options("inproc", store, rank, 2));
@@ -318,28 +314,26 @@ TEST(RpcCallsTest, TheFlightRecorderShowsWhichCallHangsWhere) {
   });
 }
 
-// Agents have a hand in it.
-class LeavingTest : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backends, LeavingTest, testing::ValuesIn([] {
-                           std::vector<std::string> ways = own_agents();
-                           ways.emplace_back("inproc");
-                           return ways;
+// Agents take part in shutdown, so these tests run over each of them.
+class RpcShutdownTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, RpcShutdownTest, testing::ValuesIn([] {
+                           std::vector<std::string> transports = agents_with_connections();
+                           transports.emplace_back("inproc");
+                           return transports;
                          }()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(LeavingTest, WhoLeavesWithoutGraceTellsItsCallers) {
-  gate = std::make_shared<Gate>();
-  begun = std::make_shared<Gate>();
-  told = std::make_shared<Gate>();
+TEST_P(RpcShutdownTest, ImmediateShutdownFailsCallsOfPeers) {
+  close_gates();
   const Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
     const auto worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2));
     if (rank == 0) {
-      const auto call = worker.rpc_async<int>({"worker1", kNoTimeout}, "wait");  // no timeout
+      const auto call = worker.rpc_async<int>({"worker1", kNoTimeout}, "wait");
       if (!call.wait_for(seconds(20))) call.cancel();
       std::string text;
       EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), Status::kCancelled);
-      EXPECT_NE(text.find("it has shut down"), std::string::npos) << text;
+      EXPECT_NE(text.find("the worker has shut down"), std::string::npos) << text;
     } else {
       begun->wait();
     }
@@ -347,63 +341,33 @@ TEST_P(LeavingTest, WhoLeavesWithoutGraceTellsItsCallers) {
   });
 }
 
-TEST_P(LeavingTest, ShutdownBesideCallsOfOtherThreads) {
+TEST_P(RpcShutdownTest, ShutdownDuringCallsOfOtherThreads) {
   const Store store = Store::inproc();
-  std::atomic<int> answered = 0;
-  on_ranks(2, [&store, &answered](int rank) {
+  std::atomic<int> replied = 0;
+  on_ranks(2, [&store, &replied](int rank) {
     const auto worker = rpc::Worker::join(worker_name(rank), rpc_options(GetParam(), store, rank, 2));
     std::atomic<int> ended = 0;
-    std::atomic<int> gone = 0;  // callers, also since the other worker left first
+    std::atomic<int> ended_callers = 0;  // this worker or the other one has left
     std::vector<std::thread> callers;
     for (int i = 0; i < 2; ++i) {
-      callers.emplace_back([&worker, &ended, &gone, rank, i] {
-        for (bool is_there = true; is_there;) {
+      callers.emplace_back([&worker, &ended, &ended_callers, rank, i] {
+        for (bool is_running = true; is_running;) {
           try {
             worker.rpc_sync<int>({(rank + i) % 2, milliseconds(200)}, "add", 1, 2);
             ++ended;
-          } catch (const Error& e) {  // the host is busy; or this worker has left, or the other one
-            is_there = e.status() == Status::kTimeout;
+          } catch (const Error& e) {  // kTimeout: the host is busy; otherwise a worker has left
+            is_running = e.status() == Status::kTimeout;
           }
         }
-        ++gone;
+        ++ended_callers;
       });
     }
-    EXPECT_TRUE(eventually([&] { return ended >= 20 || gone == 2; })) << "calls neither end nor fail";
+    EXPECT_TRUE(eventually([&] { return ended >= 20 || ended_callers == 2; })) << "calls neither end nor fail";
     worker.shutdown(false);
     for (std::thread& caller : callers) caller.join();
-    answered += ended;
+    replied += ended;
   });
-  EXPECT_GE(answered, 20) << "the worker that leaves first must have had that many answers";
-}
-
-// As many buffers as a message can have, and more: a message that cannot be sent harms no other.
-TEST(RpcCallsTest, ManyBuffers) {
-  backplane::detail::call(
-      bp_rpc_register, "count buffers",
-      +[](void*, const bp_rpc_payload* arguments, bp_rpc_value*, bp_error* err) -> int32_t {
-        return bp_error_set(err, BP_INVALID, bp_rpc_payload_buffers(arguments), -1, "counted");
-      },
-      static_cast<void*>(nullptr));
-  in_world("inproc", 2, [](const rpc::Worker& worker) {
-    const int other = 1 - worker.rank();
-    char byte = 0;
-    for (const size_t count : {3999, 4094, 100000, 1}) {
-      const std::vector<bp_buffer> buffers(count, bp_buffer{&byte, 1, BP_HOST, 0});
-      bp_rpc_content content = {};
-      content.struct_size = sizeof(content);
-      content.buffers = buffers.data();
-      content.buffer_count = static_cast<uint32_t>(count);
-      std::string text;
-      const auto call = [&](bp_rpc_done done, void* ctx, uint64_t* id, bp_error* err) {
-        return bp_rpc_call(worker.get(), other, "count buffers", &content, seconds(20).count() * 1000000000, done, ctx,
-                           id, err);
-      };
-      const auto handle = std::shared_ptr<bp_rpc>(worker.get(), [](bp_rpc*) {});
-      EXPECT_EQ(failure_of([&] { rpc::Future<int>::start(handle, call).wait(); }, &text), Status::kInvalid) << text;
-      EXPECT_NE(text.find(count < 4000 ? "counted" : "buffers; pack them into fewer"), std::string::npos) << text;
-    }
-    EXPECT_EQ(worker.rpc_sync<int>({other, seconds(20)}, "add", 1, 2), 3);
-  });
+  EXPECT_GE(replied, 20) << "the worker that leaves first has at least that many replies";
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A master and its workers, and what becomes of commands that do not work.
+// Master-worker mode: commands, buffers, collectives, and commands that fail.
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -32,8 +32,8 @@ std::string failure_of(const Function& function, Status status, const std::strin
   throw std::runtime_error("a function succeeded that must fail with '" + part + "'");
 }
 
-// Each of them is given before its failure is known, and the next one after it.
-void commands_that_never_begin(compat::Master* master) {
+// Commands are issued before the failure of the previous ones is known.
+void rejected_commands(compat::Master* master) {
   const auto unknown = master->run("no such command");
   const auto wrong = master->run_on(1, "add", std::string("not a number"));
   const auto answers = master->run<int>("add", 1, 2);
@@ -44,28 +44,28 @@ void commands_that_never_begin(compat::Master* master) {
   for (const auto& answer : answers) expect(answer.wait() == 3, "a wrong sum");
 }
 
-void a_command_that_throws(compat::Master* master) {
-  const auto end = master->run_on(2, "stumble");
+void throwing_command(compat::Master* master) {
+  const auto end = master->run_on(2, "throw");
   const std::string text = failure_of([&end] { end.wait(); }, Status::kInternal, "");
-  expect(text == "'stumble' on worker 'worker2' (rank 2) failed: std::out_of_range: no such row", text);
+  expect(text == "'throw' on worker 'worker2' (rank 2) failed: std::out_of_range: no such row", text);
 }
 
-void a_command_that_is_cancelled(compat::Master* master) {
-  const auto slow = master->run_on(1, "wait at the gate");
+void cancelled_command(compat::Master* master) {
+  const auto slow = master->run_on(1, "wait until released");
   const auto waiting = master->run_on<int>(1, "count");
   const auto after = master->run_on<int>(1, "count");
   waiting.cancel();
-  failure_of([&waiting] { waiting.wait(); }, Status::kCancelled, "it was cancelled by its caller");
-  rpc::rpc_sync(1, "open the gate");
+  failure_of([&waiting] { waiting.wait(); }, Status::kCancelled, "cancelled by the caller");
+  rpc::rpc_sync(1, "release");
   slow.wait();
-  expect(after.wait() == 1, "a command ran that was cancelled before its turn");
+  expect(after.wait() == 1, "a cancelled command ran");
 }
 
-void many_at_once(compat::Master* master) {
+void many_commands(compat::Master* master) {
   std::vector<rpc::Future<int>> ends;
   for (int i = 0; i < 1000; ++i) ends.push_back(master->run_on<int>(2, "count"));
   for (int i = 0; i < 1000; ++i) expect(ends[static_cast<size_t>(i)].wait() == i + 1, "commands out of order");
-  expect(master->run_on<int>(2, "threads").wait() < 150, "a thread for each command that waits");
+  expect(master->run_on<int>(2, "threads").wait() < 150, "the worker has a thread per waiting command");
 }
 
 void buffers(compat::Master* master) {
@@ -93,7 +93,7 @@ void collectives(compat::Master* master) {
   };
   const auto hold = [&](const compat::Distributed<float>& x, const std::vector<float>& one,
                         const std::vector<float>& two, const std::string& what) {
-    expect(master->read(x, 1) == one && master->read(x, 2) == two, "a wrong end of " + what);
+    expect(master->read(x, 1) == one && master->read(x, 2) == two, "a wrong result of " + what);
   };
   write();
   end_all(master->broadcast(each, 2));
@@ -131,14 +131,14 @@ void collectives(compat::Master* master) {
   }
   master->write(each, 2, {1, 2});
   end_all(master->all_reduce(each));
-  hold(each, {6, 8}, {6, 8}, "all_reduce after what was dropped");
+  hold(each, {6, 8}, {6, 8}, "all_reduce after a dropped buffer");
 }
 
-void a_barrier_that_one_comes_late_to(compat::Master* master) {
-  const auto late = master->run_on(2, "wait at the gate");
+void late_worker_in_a_barrier(compat::Master* master) {
+  const auto late = master->run_on(2, "wait until released");
   const auto ends = master->barrier();
   const bool waited = !ends[0].wait_for(std::chrono::milliseconds(20));
-  rpc::rpc_sync(2, "open the gate");
+  rpc::rpc_sync(2, "release");
   end_all(ends);
   late.wait();
   expect(waited, "a barrier did not wait");
@@ -146,10 +146,10 @@ void a_barrier_that_one_comes_late_to(compat::Master* master) {
 
 int work(const std::string& backend) {
   compat::register_command("add", [](int a, int b) { return a + b; });
-  compat::register_command("stumble", [] { throw std::out_of_range("no such row"); });
+  compat::register_command("throw", [] { throw std::out_of_range("no such row"); });
   static std::promise<void> gate;
-  compat::register_command("wait at the gate", [] { gate.get_future().wait(); });
-  rpc::register_function("open the gate", [] { gate.set_value(); });
+  compat::register_command("wait until released", [] { gate.get_future().wait(); });
+  rpc::register_function("release", [] { gate.set_value(); });
   compat::register_command("count", [] {
     static int count = 0;
     return ++count;
@@ -165,18 +165,18 @@ int work(const std::string& backend) {
   GroupOptions options;
   options.backend = backend;
   if (auto master = compat::init_master_worker(options)) {
-    commands_that_never_begin(&*master);
-    a_command_that_throws(&*master);
-    a_command_that_is_cancelled(&*master);
-    many_at_once(&*master);
+    rejected_commands(&*master);
+    throwing_command(&*master);
+    cancelled_command(&*master);
+    many_commands(&*master);
     buffers(&*master);
     collectives(&*master);
-    a_barrier_that_one_comes_late_to(&*master);
-    // Nobody gets this one's futures; the failure comes to light at the end.
-    master->make<double>(uint64_t{1} << 60);  // more than any vector has
+    late_worker_in_a_barrier(&*master);
+    // Its futures are dropped, so shutdown reports the failure.
+    master->make<double>(uint64_t{1} << 60);  // exceeds the size of a vector
     failure_of([&master] { master->shutdown(); }, Status::kInternal, "'backplane.make' on worker");
   }
-  // The same processes once more.
+  // The same processes start the mode again.
   if (auto master = compat::init_master_worker(options)) {
     buffers(&*master);
     master->shutdown();

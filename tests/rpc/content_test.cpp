@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values that a peer may send.
+// Decoding of values from a peer.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace backplane::test {
 namespace {
 
-// Reading it goes as deep as it is.
+// Decoding it recurses once per level.
 struct Tree {
   std::vector<Tree> branches;
   MSGPACK_DEFINE(branches)
@@ -25,8 +25,8 @@ Tree read(const std::string& bytes) {
   return rpc::detail::unpack<Tree>(bytes.data(), bytes.size(), &offset);
 }
 
-TEST(RpcContentTest, ValuesAreOfLimitedDepth) {
-  // Each tree is an array (0x91: of one element) of what it has, an array of its branches.
+TEST(RpcContentTest, LimitsTheDepthOfValues) {
+  // 0x91: an array of one element. A tree is an array of its fields, of which the only one is an array of branches.
   EXPECT_EQ(read(std::string(61, '\x91') + '\x90').depth(), 31U);
   std::string text;
   EXPECT_EQ(failure_of([] { read(std::string(65, '\x91') + '\x90'); }, &text), Status::kInvalid);
@@ -35,7 +35,7 @@ TEST(RpcContentTest, ValuesAreOfLimitedDepth) {
   EXPECT_NE(text.find("depth"), std::string::npos) << text;
 }
 
-TEST(RpcContentTest, TruncatedValuesAreRefused) {
+TEST(RpcContentTest, RejectsTruncatedValues) {
   for (const char* const bytes : {"", "\x91", "\x91\xdd\xff\xff\xff\xff", "\xdd\xff\xff\xff\xff", "\xc1"}) {
     std::string text;
     EXPECT_EQ(failure_of([bytes] { read(bytes); }, &text), Status::kInvalid);

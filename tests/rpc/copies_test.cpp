@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How often the elements of large arrays are copied on their way: who copies them needs as much memory again, and all
-// large memory of this program, both workers' and their agents', is counted. Nothing is kept to receive into, so that
-// what is received counts once for each message.
+// Counts copies of large arrays: each copy needs an allocation of the array's size, and this program counts those of
+// both workers and their agents. Agents keep no receive memory, so each received message counts once.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +12,7 @@ namespace {
 
 constexpr size_t kBytes = size_t{4} << 20;
 
-std::atomic<int> taken = 0;  // pieces of memory of that size or larger
+std::atomic<int> taken = 0;  // allocations of that size or larger
 
 void count(size_t bytes) {
   if (bytes >= kBytes) taken.fetch_add(1, std::memory_order_relaxed);
@@ -21,9 +20,9 @@ void count(size_t bytes) {
 
 }  // namespace
 
-// Counts allocations of the whole program and the libraries that it loads.
+// Counts allocations of the program and its libraries.
 extern "C" {
-void* __libc_malloc(size_t);            // NOLINT(bugprone-reserved-identifier): glibc's own
+void* __libc_malloc(size_t);            // NOLINT(bugprone-reserved-identifier): glibc's name
 void* __libc_calloc(size_t, size_t);    // NOLINT(bugprone-reserved-identifier)
 void* __libc_realloc(void*, size_t);    // NOLINT(bugprone-reserved-identifier)
 void* __libc_memalign(size_t, size_t);  // NOLINT(bugprone-reserved-identifier)
@@ -68,22 +67,22 @@ const Array& prepared() {
   rpc::register_function("array", [](const Array& given) { return given.size(); });
   rpc::register_function("vector", [](const Numbers& given) { return given.size(); });
   rpc::register_function("prepared", [] { return prepared(); });
-  rpc::register_function("made", [] { return Numbers(kCount, 0.5); });  // takes memory itself
+  rpc::register_function("made", [] { return Numbers(kCount, 0.5); });  // allocates
   return true;
 }();
 
 class RpcCopiesTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Ways, RpcCopiesTest, testing::ValuesIn([] {
-                           std::vector<std::string> ways = rpc_ways();
-                           if (std::erase(ways, "tensorpipe") > 0) {
-                             ways.emplace_back("tensorpipe_shm");
-                             ways.emplace_back("tensorpipe_uv");
+                           std::vector<std::string> transports = rpc_transports();
+                           if (std::erase(transports, "tensorpipe") > 0) {
+                             transports.emplace_back("tensorpipe_shm");
+                             transports.emplace_back("tensorpipe_uv");
                            }
-                           return ways;
+                           return transports;
                          }()),
                          [](const auto& info) { return info.param; });
 
-// How much memory of an array's size is taken until `call` has ended, the second time.
+// The number of array-sized allocations during the second run of `call`.
 template <typename Call>
 int taken_by(const Call& call) {
   call();
@@ -102,29 +101,29 @@ void expect_few_copies(const rpc::Worker& worker) {
   EXPECT_EQ(taken_by([&worker] { worker.rpc_sync<Array>(1, "prepared"); }), 1);
   const auto array = worker.remote<Array>(1, "prepared");
   EXPECT_EQ(taken_by([&array] { array.to_here(); }), 1);
-  // A vector takes memory of its own, and so does one that is made here.
+  // A vector has its own memory, on the receiver and where it is created.
   EXPECT_EQ(taken_by([&call] { call("array", Numbers(kCount, 0.5)); }), 1 + 1);
   EXPECT_EQ(taken_by([&call] { call("vector", Numbers(kCount, 0.5)); }), 1 + 2);
   EXPECT_EQ(taken_by([&worker] { worker.rpc_sync<Array>(1, "made"); }), 1 + 1);
   EXPECT_EQ(taken_by([&worker] { worker.rpc_sync<Numbers>(1, "made"); }), 1 + 2);
   EXPECT_EQ(taken_by([&call] { call("vector", prepared()); }), 2);
-  // A value that its owner may change during the send is copied there, and once more into the vector of the receiver.
+  // A value that its owner may change during the send is copied by the sender, and again into a vector of the receiver.
   EXPECT_EQ(taken_by([&call, &kept] { call("array", kept); }), 2);
   EXPECT_EQ(taken_by([&call, &kept] { call("vector", kept); }), 3);
   const auto vector = worker.remote<Numbers>(1, "made");
   EXPECT_EQ(taken_by([&vector] { vector.to_here(); }), 3);
 }
 
-TEST_P(RpcCopiesTest, ArraysAreNotCopiedAndVectorsOnceOnEachSide) {
-  std::string way = GetParam();
+TEST_P(RpcCopiesTest, CopiesNoArraysAndVectorsOncePerSide) {
+  std::string transport = GetParam();
   std::string options = "?keep_bytes=0";
-  if (way == "tensorpipe_shm") options += "&transports=shm";
-  if (way == "tensorpipe_uv") options += "&transports=uv&channels=basic";
-  if (way.starts_with("tensorpipe")) way = "tensorpipe";
-  if (way == "ZMQ") options = "";
+  if (transport == "tensorpipe_shm") options += "&transports=shm";
+  if (transport == "tensorpipe_uv") options += "&transports=uv&channels=basic";
+  if (transport.starts_with("tensorpipe")) transport = "tensorpipe";
+  if (transport == "ZMQ") options = "";
   prepared();
   in_world(
-      way, 2,
+      transport, 2,
       [](const rpc::Worker& worker) {
         if (worker.rank() == 0) expect_few_copies(worker);
       },

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tensorpipe's agent uses of CUDA's driver, and the threads on which it does, by themselves: TensorPipe is no
-// matter for ThreadSanitizer, these are.
+// The plugin tensorpipe's CUDA devices and copying threads without TensorPipe, which ThreadSanitizer cannot check.
 #include "device.hpp"
 
 #include <gtest/gtest.h>
@@ -23,10 +22,10 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-const std::atomic<bool> kGoesOn = false;
-const std::atomic<bool> kOver = true;
+const std::atomic<bool> kRunning = false;
+const std::atomic<bool> kStopped = true;
 
-TEST(CudaTest, WhatTwoThreadsCopyArrives) {
+TEST(CudaTest, CopiesOnTwoThreads) {
   CudaDevices devices;
   base::Executor in(1);
   base::Executor out(1);
@@ -36,16 +35,16 @@ TEST(CudaTest, WhatTwoThreadsCopyArrives) {
       const Bytes bytes(1000 * i + 1, static_cast<uint8_t>(i));
       const auto device = devices.get(static_cast<int>(i % 2));
       std::shared_ptr<void> memory = device->allocate(bytes.size());
-      device->copy_from_host(memory.get(), bytes.data(), bytes.size(), kGoesOn);
+      device->copy_from_host(memory.get(), bytes.data(), bytes.size(), kRunning);
       out.add([&devices, &back, i, memory, size = bytes.size()] {
         back[i].resize(size);
-        devices.get(static_cast<int>(i % 2))->copy_to_host(back[i].data(), memory.get(), size, kGoesOn);
+        devices.get(static_cast<int>(i % 2))->copy_to_host(back[i].data(), memory.get(), size, kRunning);
       });
     });
   }
   std::promise<void> done;
   in.add([&out, &done] { out.add([&done] { done.set_value(); }); });
-  ASSERT_TRUE(test::in_time(done.get_future())) << "the threads do not do what was posted";
+  ASSERT_TRUE(test::in_time(done.get_future())) << "the tasks did not run";
   for (size_t i = 0; i < back.size(); ++i) EXPECT_TRUE(back[i] == Bytes(1000 * i + 1, static_cast<uint8_t>(i))) << i;
   in.stop();
   out.stop();
@@ -53,7 +52,7 @@ TEST(CudaTest, WhatTwoThreadsCopyArrives) {
   EXPECT_EQ(cuda_double_contexts(0), 1);
 }
 
-TEST(CudaTest, MemoryOutlivesWhoGaveIt) {
+TEST(CudaTest, MemoryOutlivesItsDevices) {
   std::shared_ptr<void> memory;
   {
     CudaDevices devices;
@@ -66,21 +65,21 @@ TEST(CudaTest, MemoryOutlivesWhoGaveIt) {
   EXPECT_EQ(cuda_double_violations(), 0);
 }
 
-TEST(CudaTest, WhoHasLeftCopiesNothing) {
+TEST(CudaTest, CopiesNothingAfterTheEnd) {
   CudaDevices devices;
   const auto device = devices.get(0);
   const auto memory = device->allocate(10);
   Bytes bytes(10);
   std::string text;
-  const auto to_host = [&] { device->copy_to_host(bytes.data(), memory.get(), 10, kOver); };
+  const auto to_host = [&] { device->copy_to_host(bytes.data(), memory.get(), 10, kStopped); };
   EXPECT_EQ(test::status_of<sdk::Failure>(to_host, &text), BP_CANCELLED);
   EXPECT_EQ(text, "this worker has left");
-  const auto from_host = [&] { device->copy_from_host(memory.get(), bytes.data(), 10, kOver); };
+  const auto from_host = [&] { device->copy_from_host(memory.get(), bytes.data(), 10, kStopped); };
   EXPECT_EQ(test::status_of<sdk::Failure>(from_host, &text), BP_CANCELLED);
   EXPECT_EQ(text, "this worker has left");
 }
 
-TEST(CudaTest, DevicesThatAreNotThereAreRefused) {
+TEST(CudaTest, RejectsUnknownDevices) {
   CudaDevices devices;
   EXPECT_EQ(count_cuda_devices(), 2);
   std::string text;

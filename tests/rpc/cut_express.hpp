@@ -9,10 +9,10 @@
 
 namespace backplane::test {
 
-// Ends the express connections that this process has made to the worker that has left this card; how many.
-inline int cut_express(const std::string& card) {
-  const size_t line = card.rfind('\n', card.size() - 2) + 1;  // the last one
-  const std::string name = card.substr(line, card.size() - line - 1);
+// Closes the express connections of this process to the worker with this endpoint. Returns their number.
+inline int cut_express(const std::string& endpoint) {
+  const size_t line = endpoint.rfind('\n', endpoint.size() - 2) + 1;  // the last one
+  const std::string name = endpoint.substr(line, endpoint.size() - line - 1);
   EXPECT_TRUE(name.starts_with("backplane-")) << name;
   int count = 0;
   for (int fd = 3; fd < 4096; ++fd) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Connections between workers are cut while they call each other: each call ends once, with its result or an error
-// that says whose connection it was.
+// Connections break during calls: each call ends exactly once, with its result or an error that names the peer.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -22,9 +21,9 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr int kUnderway = 64;  // calls at a time
+constexpr int kUnderway = 64;  // concurrent calls
 
-// The TCP connections that this process has an end of: those of the agents, for the rest of the test has none.
+// The TCP connections of this process, which are those of the agents.
 std::vector<int> connections() {
   std::vector<int> found;
   std::error_code vanished;
@@ -43,14 +42,14 @@ bool cut_one(std::mt19937* random) {
   return !all.empty() && ::shutdown(all[(*random)() % all.size()], SHUT_RDWR) == 0;
 }
 
-// How one call ended; written once, it is hoped.
+// How one call ended.
 struct Ending {
   std::atomic<int> times = 0;
   std::atomic<int> status = 0;
   std::string text;
 };
 
-// Counts calls under way; tells when there is room for one more.
+// Limits the number of concurrent calls.
 class Window {
  public:
   void enter() {
@@ -93,7 +92,7 @@ void on_end(void* ctx, bp_rpc_payload* result, const bp_error* err) {
   call->window->leave();
 }
 
-// Without a timeout: nothing but an answer or a report ends it.
+// Without a timeout, so only a reply or a report of the agent ends it.
 void begin(const rpc::Worker& worker, const std::vector<std::byte>& bytes, Ending* ending, Window* window) {
   bp_rpc_content content = {};
   content.struct_size = sizeof(content);
@@ -108,14 +107,14 @@ void begin(const rpc::Worker& worker, const std::vector<std::byte>& bytes, Endin
   call.release();  // NOLINT(bugprone-unused-return-value): on_end deletes it
 }
 
-// Sets it whatever happens.
+// Sets the promise, also after an exception.
 struct Through {
   std::promise<void>& promise;
   ~Through() { promise.set_value(); }
 };
 
 class RpcCutsTest : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Agents, RpcCutsTest, testing::ValuesIn(own_agents()),
+INSTANTIATE_TEST_SUITE_P(Agents, RpcCutsTest, testing::ValuesIn(agents_with_connections()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(RpcCutsTest, EachCallEndsOnce) {
@@ -127,7 +126,7 @@ TEST_P(RpcCutsTest, EachCallEndsOnce) {
   }();
   served = 0;
   std::deque<Ending> endings(static_cast<size_t>(calls));
-  const std::vector<std::byte> small(100);  // both are the agent's until the workers have left
+  const std::vector<std::byte> small(100);  // both are in use until the workers have left
   const std::vector<std::byte> large(200000);
   int cuts = 0;
   std::promise<void> through;
@@ -135,7 +134,7 @@ TEST_P(RpcCutsTest, EachCallEndsOnce) {
   in_world(
       GetParam(), 2,
       [&](const rpc::Worker& worker) {
-        if (worker.rank() != 0) return through.get_future().wait();  // leaving has a limit, and this may take longer
+        if (worker.rank() != 0) return through.get_future().wait();  // shutdown has a time limit, which this may exceed
         const Through at_the_end{through};
         Window window;
         std::mt19937 random(1);
@@ -160,7 +159,7 @@ TEST_P(RpcCutsTest, EachCallEndsOnce) {
   EXPECT_GE(served, calls - failed);
   RecordProperty("cuts", cuts);
   RecordProperty("failed", failed);
-  if (GetParam() == "ZMQ") {  // it sends again
+  if (GetParam() == "ZMQ") {  // resends
     EXPECT_EQ(failed, 0);
     EXPECT_EQ(served, calls);
   }

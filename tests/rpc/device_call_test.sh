@@ -1,19 +1,19 @@
 #!/bin/sh
-# device_call_test.sh PROGRAM FOLDER: backplane-device-call on the double of CUDA's driver in that folder, with one
-# device and with two; it notices wrong elements, and says why it cannot try.
+# device_call_test.sh PROGRAM FOLDER: runs backplane-device-call over the test double of the CUDA driver in FOLDER,
+# with one device and with two. It must detect wrong elements, and state why it cannot run without devices.
 set -eu
 export LD_LIBRARY_PATH="$2${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
 expect() { # STATUS PATTERN
   code=0
-  said=$("$program") || code=$?
-  echo "$said"
-  [ $code -eq "$1" ] && echo "$said" | grep -Eq "$2"
+  output=$("$program") || code=$?
+  echo "$output"
+  [ $code -eq "$1" ] && echo "$output" | grep -Eq "$2"
 }
 program=$1
 
 export BACKPLANE_DOUBLE_CUDA_DEVICES=1
-expect 0 '^calls between device 0 and device 0: all elements right; there and back 4 KiB in [0-9]+ us, 16 MiB in [0-9]+ us$'
+expect 0 '^calls between device 0 and device 0: all elements right; round trip of 4 KiB in [0-9]+ us, of 16 MiB in [0-9]+ us$'
 export BACKPLANE_DOUBLE_CUDA_DEVICES=2
 expect 0 '^calls between device 0 and device 1: all elements right'
 BACKPLANE_DOUBLE_CUDA_WRONG=1

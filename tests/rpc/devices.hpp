@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program's part of arrays in devices' memory, over the double of CUDA's driver.
+// Device arrays of the program, over the test double of the CUDA driver.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace backplane::test {
 
-// A device's context, this thread's meanwhile. The program holds each for good.
+// Makes a device's context current for this thread. The contexts are retained for the life of the program.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -42,7 +42,8 @@ rpc::DeviceArray<T> on_device(const std::vector<T>& values, int device) {
   if (values.empty()) return rpc::DeviceArray<T>(nullptr, 0, device);
   const OnDevice here(device);
   void* data = nullptr;
-  if (cuMemAlloc_v2(&data, values.size() * sizeof(T)) != 0) throw std::runtime_error("no memory of the double's");
+  if (cuMemAlloc_v2(&data, values.size() * sizeof(T)) != 0)
+    throw std::runtime_error("the CUDA test double is out of memory");
   cuMemcpyHtoDAsync_v2(data, values.data(), values.size() * sizeof(T), nullptr);
   return rpc::DeviceArray<T>(static_cast<T*>(data), values.size(), device,
                              std::shared_ptr<void>(data, [device](void* at) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Arrays in devices' memory, as arguments, results and values, over TENSORPIPE; and what other agents say of them.
+// Device arrays as arguments, results and referenced values over tensorpipe, and the errors of agents without support.
 #include "rpc/devices.hpp"
 
 #include <array>
@@ -57,7 +57,7 @@ class RpcDevicesTest : public testing::Test {
  protected:
   void SetUp() override {
     register_functions();
-    const OnDevice first(0);  // so that the program holds the contexts
+    const OnDevice first(0);  // retains the contexts
     for (int device = 0; device < 2; ++device) contexts_[static_cast<size_t>(device)] = cuda_double_contexts(device);
   }
   void TearDown() override {
@@ -69,7 +69,7 @@ class RpcDevicesTest : public testing::Test {
     EXPECT_EQ(cuda_double_violations(), 0);
   }
 
-  // Worker a, which does `body`, and b, with their device maps.
+  // Starts workers a, which runs `body`, and b, with these device maps.
   // `transports` "uv": without express connections.
   static void with_maps(const std::string& of_a, const std::string& of_b,
                         const std::function<void(const rpc::Worker&)>& body, const std::string& transports = "") {
@@ -94,7 +94,7 @@ class RpcDevicesTest : public testing::Test {
   std::array<int, 2> contexts_ = {};
 };
 
-TEST_F(RpcDevicesTest, ArgumentsGoByTheMapAndResultsByItsReverse) {
+TEST_F(RpcDevicesTest, ArgumentsFollowTheMapAndResultsItsReverse) {
   with_maps("b:0=1,1=0", "", [](const rpc::Worker& worker) {
     for (const int device : {0, 1}) {
       EXPECT_EQ(worker.rpc_sync<int>("b", "device of", on_device(counting(5), device)), 1 - device);
@@ -105,15 +105,15 @@ TEST_F(RpcDevicesTest, ArgumentsGoByTheMapAndResultsByItsReverse) {
   });
 }
 
-TEST_F(RpcDevicesTest, TheOwnMapGoesBeforeTheReverse) {
+TEST_F(RpcDevicesTest, OwnMapTakesPrecedenceOverTheReverse) {
   with_maps("b:0=0", "a:1=1", [](const rpc::Worker& worker) {
     EXPECT_EQ(worker.rpc_sync<int>("b", "device of", on_device(counting(1), 0)), 0);
-    EXPECT_EQ(worker.rpc_sync<int>("b", "device of", on_device(counting(1), 1)), 1);  // as b's own would come
+    EXPECT_EQ(worker.rpc_sync<int>("b", "device of", on_device(counting(1), 1)), 1);  // by the reverse of b's map
     EXPECT_EQ(worker.rpc_sync<DeviceInts>("b", "make", size_t{3}, 1).device().ordinal, 1);
   });
 }
 
-TEST_F(RpcDevicesTest, ArraysOfAllSizesArriveWhole) {
+TEST_F(RpcDevicesTest, TransfersArraysOfAllSizes) {
   with_maps("b:0=1", "", [](const rpc::Worker& worker) {
     for (const size_t size : {0, 1, 3, 255, 8191, 8192, 100000, 3 << 20}) {
       const auto back = worker.rpc_sync<DeviceInts>("b", "device echo", on_device(counting(size), 0));
@@ -124,7 +124,7 @@ TEST_F(RpcDevicesTest, ArraysOfAllSizesArriveWhole) {
   });
 }
 
-TEST_F(RpcDevicesTest, ArraysOfHostsAndDevicesTravelTogether) {
+TEST_F(RpcDevicesTest, MixesHostAndDeviceArrays) {
   with_maps("b:0=1,1=0", "", [](const rpc::Worker& worker) {
     for (const size_t size : {1, 20000}) {
       Ints want;
@@ -139,7 +139,7 @@ TEST_F(RpcDevicesTest, ArraysOfHostsAndDevicesTravelTogether) {
   });
 }
 
-TEST_F(RpcDevicesTest, ValuesStayOnTheirDeviceUntilTheyAreFetched) {
+TEST_F(RpcDevicesTest, ReferencedValuesStayOnTheirDevice) {
   with_maps("b:0=1", "", [](const rpc::Worker& worker) {
     auto there = worker.remote<DeviceInts>("b", "make", size_t{1000}, 1);
     worker.rpc_sync<size_t>("b", "count", on_device(counting(1), 0));
@@ -154,7 +154,7 @@ TEST_F(RpcDevicesTest, ValuesStayOnTheirDeviceUntilTheyAreFetched) {
   });
 }
 
-TEST_F(RpcDevicesTest, DevicesThatAreNotMappedAreRefusedByName) {
+TEST_F(RpcDevicesTest, RejectsUnmappedDevices) {
   with_maps("b:0=1", "", [](const rpc::Worker& worker) {
     std::string text;
     const DeviceInts other = on_device(counting(5), 1);
@@ -162,7 +162,7 @@ TEST_F(RpcDevicesTest, DevicesThatAreNotMappedAreRefusedByName) {
     EXPECT_NE(text.find("CUDA device 1 of this worker ('a') is not mapped for worker 'b'; add it to device_maps"),
               std::string::npos)
         << text;
-    // The other way: the map's reverse is for device 1 there.
+    // In the other direction the reverse map contains device 1 only.
     EXPECT_EQ(failure_of([&] { worker.rpc_sync<DeviceInts>("b", "make", size_t{5}, 0); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("CUDA device 0 of this worker ('b') is not mapped for worker 'a'"), std::string::npos) << text;
     const auto kept = worker.remote<DeviceInts>("b", "make", size_t{5}, 0);
@@ -179,7 +179,7 @@ TEST_F(RpcDevicesTest, DevicesThatAreNotMappedAreRefusedByName) {
   });
 }
 
-TEST_F(RpcDevicesTest, WhatIsSaidToBeOnADeviceMustBeThere) {
+TEST_F(RpcDevicesTest, RejectsPointersOutsideTheDevice) {
   with_maps("b:0=1", "", [](const rpc::Worker& worker) {
     std::string text;
     Ints host = counting(5);
@@ -196,8 +196,8 @@ TEST_F(RpcDevicesTest, WhatIsSaidToBeOnADeviceMustBeThere) {
   });
 }
 
-// A function that expects another kind of array than was sent must not access it.
-TEST_F(RpcDevicesTest, KindsOfArraysAreNotMistakenForEachOther) {
+// A function must not access an array of another kind than it expects.
+TEST_F(RpcDevicesTest, RejectsArraysOfTheWrongKind) {
   with_maps("b:0=1", "", [](const rpc::Worker& worker) {
     std::string text;
     EXPECT_EQ(failure_of([&] { worker.rpc_sync<int>("b", "sum on host", on_device(counting(5), 0)); }, &text),
@@ -213,8 +213,8 @@ TEST_F(RpcDevicesTest, KindsOfArraysAreNotMistakenForEachOther) {
   });
 }
 
-// On either side, of either message; the call says so, and the workers go on.
-TEST_F(RpcDevicesTest, TroubleWithADeviceEndsTheCallThatHasIt) {
+// A failing driver call on either side fails the RPC call, and later calls succeed.
+TEST_F(RpcDevicesTest, DriverErrorsFailOneCall) {
   struct Case {
     const char* function;
     int device;
@@ -233,13 +233,13 @@ TEST_F(RpcDevicesTest, TroubleWithADeviceEndsTheCallThatHasIt) {
       {"cuMemcpyHtoDAsync_v2", 1, kIllegalAddress, 0, Status::kInternal, "could not copy a buffer from the host"},
       {"cuStreamSynchronize", 1, kIllegalAddress, 0, Status::kInternal, "could not copy a buffer from the host"},
       {"cuMemcpyDtoH_v2", 1, kIllegalAddress, 0, Status::kPeerLost,
-       "its answer was lost: CUDA device 1 could not copy a buffer to the host"},
+       "the reply was lost: CUDA device 1 could not copy a buffer to the host"},
       {"cuMemAlloc_v2", 0, kOutOfMemory, 0, Status::kResource,
-       "'device echo' on worker 'b' (rank 1) failed: its result could not be received: CUDA device 0 has no memory for "
+       "'device echo' on worker 'b' (rank 1) failed: the result could not be received: CUDA device 0 has no memory for "
        "a "
        "buffer of 20000 bytes"},
       {"cuStreamSynchronize", 0, kIllegalAddress, 0, Status::kInternal,
-       "its result could not be received: CUDA device 0"},
+       "the result could not be received: CUDA device 0"},
   }};
   with_maps("b:0=1", "", [&cases](const rpc::Worker& worker) {
     const DeviceInts array = on_device(counting(5000), 0);
@@ -255,7 +255,7 @@ TEST_F(RpcDevicesTest, TroubleWithADeviceEndsTheCallThatHasIt) {
   });
 }
 
-TEST_F(RpcDevicesTest, ADeviceThatGivesNoContextIsNamed) {
+TEST_F(RpcDevicesTest, NamesADeviceWithoutAContext) {
   for (const char* function : {"cuDevicePrimaryCtxRetain", "cuStreamCreate"}) {
     with_maps("b:0=1", "", [function](const rpc::Worker& worker) {
       cuda_double_fail(function, 0, kOutOfMemory, 0);
@@ -269,8 +269,8 @@ TEST_F(RpcDevicesTest, ADeviceThatGivesNoContextIsNamed) {
   }
 }
 
-// Later messages to that worker stay behind one whose copy takes long; messages to others do not.
-TEST_F(RpcDevicesTest, WhatIsBeingCopiedIsOvertakenByNothing) {
+// A message that is being copied delays later messages to the same worker, not those to others.
+TEST_F(RpcDevicesTest, KeepsTheOrderDuringCopies) {
   static std::mutex mutex;
   static Ints order;
   [[maybe_unused]] static const bool registered = [] {
@@ -305,7 +305,7 @@ TEST_F(RpcDevicesTest, WhatIsBeingCopiedIsOvertakenByNothing) {
       "uv");
 }
 
-TEST_F(RpcDevicesTest, WhoLeavesWhileItCopiesLeavesNothing) {
+TEST_F(RpcDevicesTest, ShutdownDuringACopyFreesMemory) {
   const Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
     const rpc::Worker worker = rpc::Worker::join(
@@ -328,8 +328,8 @@ TEST_F(RpcDevicesTest, WhoLeavesWhileItCopiesLeavesNothing) {
   });
 }
 
-// The receiver goes while what is sent to it is still being copied, and so do answers to one that has gone.
-TEST_F(RpcDevicesTest, WhoseReceiverIsGoneIsGivenBack) {
+// The receiver leaves while a message or a reply to it is being copied.
+TEST_F(RpcDevicesTest, ReleasesMessagesToAWorkerThatLeft) {
   const Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
     const rpc::Worker worker = rpc::Worker::join(
@@ -348,17 +348,17 @@ TEST_F(RpcDevicesTest, WhoseReceiverIsGoneIsGivenBack) {
   });
 }
 
-TEST_F(RpcDevicesTest, WhatIsReceivedLivesAsLongAsItIsHeld) {
+TEST_F(RpcDevicesTest, ReceivedArraysOutliveTheWorker) {
   DeviceInts held;
   with_maps("b:0=1", "",
             [&held](const rpc::Worker& worker) { held = worker.rpc_sync<DeviceInts>("b", "make", size_t{1000}, 1); });
-  EXPECT_TRUE(on_host(held) == counting(1000));  // also after the worker
+  EXPECT_TRUE(on_host(held) == counting(1000));  // after the end of the worker
   EXPECT_EQ(cuda_double_bytes(0), 4000U);
   EXPECT_EQ(cuda_double_blocks(1), 0U);
   held = {};
 }
 
-TEST_F(RpcDevicesTest, MapsWithoutADriverSaySo) {
+TEST_F(RpcDevicesTest, MapsWithoutADriverAreRejected) {
   ASSERT_EQ(setenv("BACKPLANE_DOUBLE_CUDA_DEVICES", "0", 1), 0);
   std::array<std::string, 2> texts;
   const Store store = Store::inproc();
@@ -369,23 +369,23 @@ TEST_F(RpcDevicesTest, MapsWithoutADriverSaySo) {
   });
   EXPECT_NE(texts[0].find("worker worker0 maps its device 0, but has 0"), std::string::npos) << texts[0];
   EXPECT_NE((texts[0] + texts[1]).find("CUDA_ERROR_NO_DEVICE"), std::string::npos) << texts[0] << texts[1];
-  in_world("tensorpipe", 2, [](const rpc::Worker& worker) {  // hosts' arrays need none
+  in_world("tensorpipe", 2, [](const rpc::Worker& worker) {  // host arrays need no driver
     EXPECT_EQ(worker.rpc_sync<int>(1 - worker.rank(), "sum on host", rpc::Array<int>(counting(3))), 24);
   });
   EXPECT_EQ(unsetenv("BACKPLANE_DOUBLE_CUDA_DEVICES"), 0);
 }
 
-TEST_F(RpcDevicesTest, OtherAgentsSayWhoCarriesThem) {
-  for (const std::string& way : rpc_ways()) {
-    if (way == "tensorpipe") continue;
-    in_world(way, 2, [&way](const rpc::Worker& worker) {
+TEST_F(RpcDevicesTest, OtherAgentsRecommendTensorPipe) {
+  for (const std::string& transport : rpc_transports()) {
+    if (transport == "tensorpipe") continue;
+    in_world(transport, 2, [&transport](const rpc::Worker& worker) {
       std::string text;
       const DeviceInts array = on_device(counting(5), 0);
       EXPECT_EQ(failure_of([&] { worker.rpc_sync<size_t>(1 - worker.rank(), "count", array); }, &text),
                 Status::kUnsupported);
       EXPECT_NE(text.find("carries host memory only; choose tensorpipe, with device_maps, for arrays of devices"),
                 std::string::npos)
-          << way << ": " << text;
+          << transport << ": " << text;
       EXPECT_EQ(failure_of([&] { worker.rpc_sync<size_t>(worker.rank(), "count", array); }, &text),
                 Status::kUnsupported);
       EXPECT_NE(text.find("a worker's calls of its own functions carry host memory only"), std::string::npos) << text;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The owner of a value learns that no worker waits for it any more, even if messages are lost or reordered: over an
-// agent of this test, which loses and holds back what it is told to, and says what is not so.
+// Cancellations of fetches reach the owner of the value, even if messages are lost or reordered. The agent of this test
+// drops and delays messages, and makes false reports.
 #include <array>
 #include <condition_variable>
 #include <cstring>
@@ -16,12 +16,12 @@
 namespace backplane::test {
 namespace {
 
-constexpr uint8_t kFetch = 3;  // kinds of messages, as core/src/rpc/wire.hpp has them
+constexpr uint8_t kFetch = 3;  // kinds of messages, see core/src/rpc/wire.hpp
 constexpr uint8_t kReply = 6;
 constexpr uint8_t kError = 7;
 constexpr uint8_t kCancel = 8;
 
-// A message between the workers, whose bytes begin with a magic number, its kind and the number of its call.
+// A message between the workers. It begins with a magic number, its kind and the number of its call.
 struct Sent {
   int32_t from;
   std::string bytes;
@@ -33,15 +33,15 @@ struct Sent {
   }
 };
 
-// Two workers' agents, which deliver on the thread that sends.
+// The agents of two workers. Messages are delivered on the sender's thread.
 class Hub {
  public:
-  // Where agents that start, belong.
+  // The hub that new agents join.
   static Hub*& current() {
     static Hub* hub = nullptr;
     return hub;
   }
-  // Is this one to be delivered? Set before anything is sent.
+  // Whether a message is delivered. Set before anything is sent.
   std::function<bool(const Sent& message)> passes = [](const Sent&) { return true; };
 
   void join(int32_t rank, const bp_rpc_host* host) { ends_[static_cast<size_t>(rank)].host = host; }
@@ -77,7 +77,7 @@ class Hub {
     --end.inside;
     left_.notify_all();
   }
-  // As an agent says when a connection has broken.
+  // Reports a broken connection.
   void lose(int32_t rank, int32_t peer) {
     bp_error why;
     bp_error_init(&why);
@@ -85,7 +85,7 @@ class Hub {
     const bp_rpc_host& host = *ends_[static_cast<size_t>(rank)].host;
     host.lost(host.ctx, peer, &why);
   }
-  // The same of a message with that number.
+  // Reports that a message could not be sent.
   void fail(int32_t rank, int32_t to, uint64_t number) {
     bp_error why;
     bp_error_init(&why);
@@ -104,7 +104,7 @@ class Hub {
     bool closed = false;
     int inside = 0;
   };
-  std::mutex mutex_;  // guards what follows, but for the hosts
+  std::mutex mutex_;  // guards the fields below, except hosts
   std::condition_variable left_;
   std::array<End, 2> ends_;
   std::map<std::tuple<int32_t, uint8_t, uint64_t>, int> count_;
@@ -137,10 +137,10 @@ int32_t init_to_fetch(const bp_backend*, const bp_init* given, bp_agent* agent, 
   return BP_OK;
 }
 
-// A value that is made once the test says so.
+// Set by the test to create the referenced value.
 std::promise<void>* made = nullptr;
 
-// Rank 0 of two runs `body` with a reference to that value at rank 1.
+// Runs `body` on rank 0 of two, with a reference to that value at rank 1.
 void with_reference(Hub* hub, const std::function<void(const rpc::RRef<int>&)>& body) {
   [[maybe_unused]] static const bool registered = [] {
     static bp_backend backend = {};
@@ -183,13 +183,13 @@ rpc::Future<int> start_fetching(const rpc::RRef<int>& ref) {
                                  });
 }
 
-void give_up_fetching(const rpc::RRef<int>& ref) {
+void cancel_fetch(const rpc::RRef<int>& ref) {
   const rpc::Future<int> fetch = start_fetching(ref);
   fetch.cancel();
   EXPECT_EQ(failure_of([&fetch] { fetch.wait(); }), Status::kCancelled);
 }
 
-TEST(RpcFetchTest, ACancelThatAConnectionTookWithItIsToldAgain) {
+TEST(RpcFetchTest, ResendsACancelLostWithAConnection) {
   Hub hub;
   uint64_t fetch = 0;
   bool loses = true;
@@ -198,7 +198,7 @@ TEST(RpcFetchTest, ACancelThatAConnectionTookWithItIsToldAgain) {
     return !(message.kind() == kCancel && loses);
   };
   with_reference(&hub, [&hub, &fetch, &loses](const rpc::RRef<int>& ref) {
-    give_up_fetching(ref);
+    cancel_fetch(ref);
     EXPECT_EQ(hub.delivered(0, kFetch, fetch), 1);
     loses = false;
     hub.lose(0, 1);
@@ -207,7 +207,7 @@ TEST(RpcFetchTest, ACancelThatAConnectionTookWithItIsToldAgain) {
   EXPECT_EQ(hub.delivered(1, kReply, fetch) + hub.delivered(1, kError, fetch), 0);
 }
 
-TEST(RpcFetchTest, ACancelThatOvertakesItsFetchIsKeptForIt) {
+TEST(RpcFetchTest, KeepsACancelThatOvertakesItsFetch) {
   Hub hub;
   std::optional<Sent> fetch;
   hub.passes = [&fetch](const Sent& message) {
@@ -216,7 +216,7 @@ TEST(RpcFetchTest, ACancelThatOvertakesItsFetchIsKeptForIt) {
     return false;
   };
   with_reference(&hub, [&hub, &fetch](const rpc::RRef<int>& ref) {
-    give_up_fetching(ref);
+    cancel_fetch(ref);
     ASSERT_TRUE(fetch);
     EXPECT_EQ(hub.delivered(0, kCancel, fetch->call()), 1);
     hub.deliver(*fetch);
@@ -225,7 +225,7 @@ TEST(RpcFetchTest, ACancelThatOvertakesItsFetchIsKeptForIt) {
   EXPECT_EQ(hub.delivered(1, kReply, fetch->call()) + hub.delivered(1, kError, fetch->call()), 0);
 }
 
-TEST(RpcFetchTest, OnlyAWorkerThatIsAskedFailsARequest) {
+TEST(RpcFetchTest, IgnoresFailuresReportedForOtherWorkers) {
   Hub hub;
   uint64_t number = 0;
   hub.passes = [&number](const Sent& message) {
@@ -235,7 +235,7 @@ TEST(RpcFetchTest, OnlyAWorkerThatIsAskedFailsARequest) {
   };
   with_reference(&hub, [&hub, &number](const rpc::RRef<int>& ref) {
     const rpc::Future<int> fetch = start_fetching(ref);
-    for (const int32_t nobody_asked : {-1, 0, 2}) hub.fail(0, nobody_asked, number);
+    for (const int32_t other : {-1, 0, 2}) hub.fail(0, other, number);
     EXPECT_FALSE(fetch.done());
     hub.fail(0, 1, number);
     std::string text;

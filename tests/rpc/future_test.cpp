@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads that wait for a call.
+// Concurrent waits for one call.
 #include <future>
 #include <new>
 #include <thread>
@@ -14,7 +14,7 @@ thread_local bool memory_is_short = false;
 
 }  // namespace
 
-// Allocations without exceptions fail if the test asks for that.
+// Makes nothrow allocations fail on request.
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
   if (memory_is_short) return nullptr;
   try {
@@ -37,8 +37,8 @@ std::promise<void>* release = nullptr;
   return true;
 }();
 
-// Some for ever, some for a while that suffices or does not; they begin and end in any order.
-TEST(RpcFutureTest, ManyMayWaitForOne) {
+// Waits with and without limits, in any order.
+TEST(RpcFutureTest, ManyThreadsWaitForOneCall) {
   std::promise<void> go;
   release = &go;
   in_world("inproc", 2, [&go](const rpc::Worker& worker) {
@@ -53,7 +53,7 @@ TEST(RpcFutureTest, ManyMayWaitForOne) {
       giving_up.emplace_back([&call, i] { EXPECT_FALSE(call.wait_for(std::chrono::milliseconds(i))); });
     }
     for (std::thread& each : giving_up) each.join();
-    std::thread beside([&call] {  // until it is done, and then once more
+    std::thread beside([&call] {  // waits until it is done, and again
       while (!call.wait_for(std::chrono::microseconds(10))) {
       }
       EXPECT_TRUE(call.wait_for(Timeout::zero()));
@@ -65,7 +65,7 @@ TEST(RpcFutureTest, ManyMayWaitForOne) {
   });
 }
 
-TEST(RpcFutureTest, CallsEndAlsoIfThereIsNoMemoryForWhatTheyFailedWith) {
+TEST(RpcFutureTest, CallsEndWithoutMemoryForTheirError) {
   rpc::detail::FutureState<int> state(nullptr);
   std::thread waiting([&state] { EXPECT_TRUE(state.wait(std::chrono::seconds(60))) << "it was not woken"; });
   bp_error err;

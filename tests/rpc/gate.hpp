@@ -7,7 +7,7 @@
 
 namespace backplane::test {
 
-// Holds functions of the tests until it is opened.
+// Blocks waiters until it is opened.
 class Gate {
  public:
   void open() {
@@ -15,9 +15,9 @@ class Gate {
     open_ = true;
     changed_.notify_all();
   }
-  bool wait(std::chrono::milliseconds most = std::chrono::seconds(30)) {
+  bool wait(std::chrono::milliseconds limit = std::chrono::seconds(30)) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, most, [this] { return open_; });
+    return changed_.wait_for(lock, limit, [this] { return open_; });
   }
 
  private:

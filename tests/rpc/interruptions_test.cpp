@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shutdown tells an interruption by the program from other failures with BP_CANCELLED by the thread's count.
+// Shutdown uses the thread's count of interruptions to distinguish them from other failures with BP_CANCELLED.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -12,7 +12,7 @@
 namespace backplane::core {
 namespace {
 
-TEST(InterruptibleTest, CountsTheInterruptionsOfItsThread) {
+TEST(InterruptibleTest, CountsInterruptionsPerThread) {
   static int32_t answer = 0;
   set_interrupt_hook([](void*) { return answer; }, nullptr);
   const Interruptible interruptible;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How workers join: torch.distributed.rpc's rules and errors, and its traps.
+// How workers join: the rules and errors of torch.distributed.rpc, and misuse.
 #include <any>
 #include <atomic>
 #include <thread>
@@ -13,7 +13,7 @@
 namespace backplane::test {
 namespace {
 
-// The failure of each rank that joins with what `change` makes of its name and options.
+// The error of each rank that joins with the name and options that `change` has modified.
 std::vector<std::string> failures(int world_size,
                                   const std::function<void(int, std::string*, rpc::RpcOptions*)>& change) {
   std::vector<std::string> texts(static_cast<size_t>(world_size));
@@ -32,14 +32,14 @@ std::vector<std::string> failures(int world_size,
   return true;
 }();
 
-TEST(RpcJoinTest, WorkersKnowEachOther) {
+TEST(RpcJoinTest, WorkersKnowNamesAndRanks) {
   in_world("inproc", 3, [](const rpc::Worker& worker) {
     EXPECT_EQ(worker.get_worker_info().name, worker_name(worker.rank()));
     EXPECT_EQ(worker.get_worker_info("worker2").id, 2);
     EXPECT_EQ(worker.backend(), "process_group");
     const auto all = worker.all_gather(worker.rank() * 10);
     EXPECT_EQ(all, (std::map<std::string, int>{{"worker0", 0}, {"worker1", 10}, {"worker2", 20}}));
-    // Objects of different types.
+    // Objects of different types are an error.
     const auto mixed = [&worker] {
       if (worker.rank() == 0) {
         worker.all_gather(1);
@@ -57,11 +57,11 @@ TEST(RpcJoinTest, WorkersKnowEachOther) {
   });
 }
 
-TEST(RpcJoinTest, TheEnvironmentChoosesWhatIsLeftOpen) {
+TEST(RpcJoinTest, EnvironmentSuppliesDefaults) {
   const auto leave_open = [](int, std::string*, rpc::RpcOptions* options) { options->backend.clear(); };
-  const ScopedVariable nobody("BACKPLANE_RPC_BACKEND", "nobody");
+  const ScopedVariable backend("BACKPLANE_RPC_BACKEND", "missing");
   for (const std::string& text : failures(2, leave_open)) {
-    EXPECT_NE(text.find("'nobody'"), std::string::npos) << text;
+    EXPECT_NE(text.find("'missing'"), std::string::npos) << text;
   }
 }
 
@@ -83,7 +83,7 @@ TEST(RpcJoinTest, NamesAreWellFormed) {
   }
 }
 
-TEST(RpcJoinTest, WhatOneCannotDoFailsOnAll) {
+TEST(RpcJoinTest, AFailureOfOneRankFailsAll) {
   for (const std::string& text : failures(2, [](int rank, std::string*, rpc::RpcOptions*options) {
          if (rank == 1) options->backend = "process_group?num_worker_thread=3";
        })) {
@@ -97,7 +97,7 @@ TEST(RpcJoinTest, WhatOneCannotDoFailsOnAll) {
   }
 }
 
-TEST(RpcJoinTest, RanksMustBeThoseOfTheDefaultGroup) {
+TEST(RpcJoinTest, RanksMustMatchTheDefaultGroup) {
   GroupOptions group = group_options("self", Store::inproc(), 0, 1);
   init_process_group(group);
   rpc::RpcOptions options;
@@ -120,8 +120,8 @@ TEST(RpcJoinTest, RanksMustBeThoseOfTheDefaultGroup) {
   destroy_process_group();
 }
 
-// The other workers wait for a process that is initialized already.
-TEST(RpcJoinTest, WhoIsInAnotherWorldTellsThoseThatWait) {
+// Its peer waits for it, so both get the error.
+TEST(RpcJoinTest, SecondInitReportsToWaitingPeers) {
   const rpc::Worker alone = rpc::init_rpc("alone", rpc_options("self", Store::inproc(), 0, 1));
   const Store store = Store::inproc();
   on_ranks(2, [&store](int rank) {
@@ -135,16 +135,16 @@ TEST(RpcJoinTest, WhoIsInAnotherWorldTellsThoseThatWait) {
   alone.shutdown();
 }
 
-// It need not be the others' affair: a second call is the plain mistake.
-TEST(RpcJoinTest, WhoIsInitializedHearsOfItThoughNobodyComes) {
+// The error does not depend on peers.
+TEST(RpcJoinTest, SecondInitFailsWithoutPeers) {
   const std::string already = "RPC is already initialized in this process; call shutdown first";
   const Store first = Store::inproc();
   on_ranks(2, [&first](int rank) {
     const rpc::RpcOptions options = rpc_options("inproc", first, rank, 2);
     if (rank == 0) {
-      rpc::init_rpc("stays", options);
+      rpc::init_rpc("first", options);
     } else {
-      rpc::Worker::join("goes", options).shutdown(false);
+      rpc::Worker::join("second", options).shutdown(false);
     }
   });
   std::string text;
@@ -157,13 +157,13 @@ TEST(RpcJoinTest, WhoIsInitializedHearsOfItThoughNobodyComes) {
     rpc::RpcOptions options;
     options.options = construct_rpc_backend_options(backend_type("process_group"), std::chrono::seconds(5), where);
     EXPECT_EQ(failure_of([&options] { rpc::init_rpc("again", options); }, &text), Status::kInvalid);
-    EXPECT_EQ(text, already);  // "rank 0 cannot join" if it had met the group's ranks
+    EXPECT_EQ(text, already);  // "rank 0 cannot join" would mean that it joined the group
   }
   destroy_process_group();
   rpc::shutdown(false);
 }
 
-TEST(RpcJoinTest, ARankOutsideTheWorldKeepsNobodyWaiting) {
+TEST(RpcJoinTest, RankOutsideTheWorldFailsAll) {
   const auto wrong = [](int rank, std::string*, rpc::RpcOptions* options) {
     if (rank == 1) options->rank = 2;
   };
@@ -172,7 +172,7 @@ TEST(RpcJoinTest, ARankOutsideTheWorldKeepsNobodyWaiting) {
   EXPECT_NE(texts[0].find("rank is 2, but the world size is 2; ranks go from 0 to 1"), std::string::npos) << texts[0];
 }
 
-TEST(RpcJoinTest, AGroupThatOneRankDoesNotKnowKeepsNobodyWaiting) {
+TEST(RpcJoinTest, UnknownGroupBackendOfOneRankFailsAll) {
   const auto wrong = [](int rank, std::string*, rpc::RpcOptions* options) {
     if (rank == 1) options->group = "inporc";
   };
@@ -197,11 +197,11 @@ TEST(RpcJoinTest, OptionsComeFromTheRegistry) {
   const Store store = Store::inproc();
   std::string text;
   EXPECT_EQ(failure_of([&] { init_backend(type, store, "me", 0, 1, made); }, &text), Status::kInvalid);
-  EXPECT_NE(text.find("process_group makes no process groups, but agents for RPC"), std::string::npos) << text;
+  EXPECT_NE(text.find("process_group is for RPC, not for process groups"), std::string::npos) << text;
 }
 
-// As torch's, whose init_rpc meets where the options say.
-TEST(RpcJoinTest, OptionsSayWhereWorkersMeet) {
+// As in torch, the options contain the rendezvous address.
+TEST(RpcJoinTest, OptionsContainTheInitMethod) {
   const ScopedDirectory directory;
   const BackendOptions made = construct_rpc_backend_options(backend_type("PROCESS_GROUP"), std::chrono::seconds(5),
                                                             "file://" + (directory.path() / "meeting").string());
@@ -217,7 +217,7 @@ TEST(RpcJoinTest, OptionsSayWhereWorkersMeet) {
   });
 }
 
-// torch's registry is of agents, which programs add to.
+// As in torch, programs can register agents.
 TEST(RpcJoinTest, ProgramsRegisterAgents) {
   static const bp_backend& other = backend_type("process_group").descriptor();
   static std::atomic<int> made = 0;
@@ -241,9 +241,9 @@ TEST(RpcJoinTest, ProgramsRegisterAgents) {
   EXPECT_EQ(made, 2);
 }
 
-// torch registers RPC backends so: a pair of handlers, whose backend is then chosen by name. This one lends itself
-// process_group's agent. Its options are made of what the worker was given.
-TEST(RpcJoinTest, APairOfHandlersIsAnAgent) {
+// As in torch, a pair of handlers is a backend that is chosen by name. This one uses process_group's agent, and makes
+// its options from the arguments of the worker.
+TEST(RpcJoinTest, RegistersAPairOfHandlers) {
   static std::atomic<int> started = 0;
   BackendHandlers handlers;
   handlers.kinds = BP_KIND_RPC;
@@ -257,10 +257,10 @@ TEST(RpcJoinTest, APairOfHandlersIsAnAgent) {
   handlers.init = [](const bp_init& init, const std::any& options, bp_agent* agent) {
     EXPECT_EQ(init.kind, BP_KIND_RPC);
     EXPECT_EQ(std::any_cast<std::string>(options), constructed);
-    const bp_backend& lent = backend_type("process_group").descriptor();
+    const bp_backend& inner = backend_type("process_group").descriptor();
     bp_init own = init;
     own.options = nullptr;
-    backplane::detail::call(lent.init, &lent, static_cast<const bp_init*>(&own), agent);
+    backplane::detail::call(inner.init, &inner, static_cast<const bp_init*>(&own), agent);
     ++started;
   };
   register_backend("pair", handlers);
@@ -292,8 +292,8 @@ TEST(RpcJoinTest, APairOfHandlersIsAnAgent) {
   EXPECT_EQ(started, 4);
 }
 
-// The error reaches all workers: they would wait for the one with the wrong options.
-TEST(RpcJoinTest, OptionsAreThoseOfTheBackendThatIsNamed) {
+// All workers get the error; otherwise they would wait for the one with the wrong options.
+TEST(RpcJoinTest, OptionsMustMatchTheNamedBackend) {
   const auto refused = [](const std::string& backend, const std::string& other, const std::string& why) {
     for (const std::string& text : failures(2, [&](int rank, std::string*, rpc::RpcOptions*options) {
            options->backend = rank == 0 ? backend : "process_group";
@@ -309,7 +309,7 @@ TEST(RpcJoinTest, OptionsAreThoseOfTheBackendThatIsNamed) {
           "give one of both");
 }
 
-TEST(RpcJoinTest, AMasterThatCannotStartLeavesNothingBehind) {
+TEST(RpcJoinTest, FailedMasterLeavesNoGroup) {
   const GroupOptions alone = group_options("self", Store::inproc(), 0, 1);
   std::string text;
   EXPECT_EQ(failure_of([&alone] { compat::init_master_worker(alone); }, &text), Status::kInvalid);
@@ -317,7 +317,7 @@ TEST(RpcJoinTest, AMasterThatCannotStartLeavesNothingBehind) {
   EXPECT_FALSE(is_initialized());
 }
 
-TEST(RpcJoinTest, FunctionsHaveNamesOfTheirOwn) {
+TEST(RpcJoinTest, FunctionNamesAreUnique) {
   rpc::register_function("once", [] {});
   std::string text;
   EXPECT_EQ(failure_of([] { rpc::register_function("once", [] {}); }, &text), Status::kInvalid);
@@ -326,7 +326,7 @@ TEST(RpcJoinTest, FunctionsHaveNamesOfTheirOwn) {
   EXPECT_EQ(text, "the name of a function must have 1 to 255 bytes; this one has 0");
 }
 
-TEST(RpcJoinTest, InitBackendTakesOptionsOfThatBackendAndTheirTimeout) {
+TEST(RpcJoinTest, InitBackendUsesOptionsAndTheirTimeout) {
   rpc::register_function("until cancelled", [] {
     while (!rpc::cancelled()) std::this_thread::yield();
   });
@@ -343,7 +343,7 @@ TEST(RpcJoinTest, InitBackendTakesOptionsOfThatBackendAndTheirTimeout) {
   const rpc::Worker worker = init(construct_rpc_backend_options(type, std::chrono::milliseconds(50)));
   EXPECT_EQ(worker.backend(), "process_group");
   EXPECT_EQ(failure_of([] { rpc::rpc_sync("me", "until cancelled"); }, &text), Status::kTimeout);
-  EXPECT_NE(text.find("did not answer within 0.05 s"), std::string::npos) << text;
+  EXPECT_NE(text.find("did not reply within 0.05 s"), std::string::npos) << text;
   rpc::shutdown();
 }
 

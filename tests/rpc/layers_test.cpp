@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls as seen by the layers of the workers' group.
+// RPC calls in the layer `trace`.
 #include <chrono>
 #include <future>
 #include <map>
@@ -39,7 +39,7 @@ int count(const std::string& text, const std::string& name, const std::string& f
   return found;
 }
 
-// The arguments of the events of calls made to (or served for) `peer`, by the calls' numbers.
+// The arguments of the events of calls to or from `peer`, by call number.
 std::map<uint64_t, nlohmann::json> calls_of(const std::string& trace, const std::string& direction, int peer) {
   std::map<uint64_t, nlohmann::json> calls;
   const auto parsed = nlohmann::json::parse(trace);
@@ -51,7 +51,7 @@ std::map<uint64_t, nlohmann::json> calls_of(const std::string& trace, const std:
   return calls;
 }
 
-// Calls between workers 0 and 1: "traced twice" with 1000 doubles, a failure, and others.
+// Both sides must record calls alike. The calls include "traced twice" with 1000 doubles and a failure.
 void expect_alike(const std::map<uint64_t, nlohmann::json>& made, const std::map<uint64_t, nlohmann::json>& served,
                   int large_calls = 1) {
   int large = 0;
@@ -70,7 +70,7 @@ void expect_alike(const std::map<uint64_t, nlohmann::json>& made, const std::map
   EXPECT_EQ(large, large_calls);
 }
 
-// Checks the trace of worker 0 of two; `made`: its calls to the other one.
+// Checks the metrics of worker 0 of two. `made`: its calls to worker 1.
 void expect_metrics(const Exposition& metrics, const std::map<uint64_t, nlohmann::json>& made) {
   const std::string whose = "{group=\"rpc\",rank=\"0\",";
   const auto of = [&whose](const std::string& name, const std::string& labels) {
@@ -109,13 +109,13 @@ void expect_metrics(const Exposition& metrics, const std::map<uint64_t, nlohmann
 
 class RpcLayersTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Ways, RpcLayersTest, testing::ValuesIn([] {
-                           std::vector<std::string> ways = own_agents();
-                           ways.emplace_back("inproc");
-                           return ways;
+                           std::vector<std::string> transports = agents_with_connections();
+                           transports.emplace_back("inproc");
+                           return transports;
                          }()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(RpcLayersTest, TheTraceHasCallsOfBothSides) {
+TEST_P(RpcLayersTest, TraceRecordsCallsOfBothSides) {
   const ScopedDirectory directory;
   const std::string base = directory.path().string();
   {
@@ -125,7 +125,7 @@ TEST_P(RpcLayersTest, TheTraceHasCallsOfBothSides) {
       if (worker.rank() != 0) return;
       for (int i = 0; i < 3; ++i) EXPECT_EQ(worker.rpc_sync<int>(1, "traced", i), i);
       worker.rpc_sync(1, "traced short");
-      EXPECT_EQ(worker.rpc_sync<int>(0, "traced", 7), 7);  // its own
+      EXPECT_EQ(worker.rpc_sync<int>(0, "traced", 7), 7);  // to itself
       EXPECT_EQ(failure_of([&worker] { worker.rpc_sync(1, "traced failure"); }), Status::kInternal);
       EXPECT_EQ(worker.remote<int>(1, "traced", 4).to_here(), 4);
       EXPECT_EQ(worker.rpc_sync<std::vector<double>>(1, "traced twice", std::vector<double>(1000)).size(), 2000U);
@@ -142,7 +142,7 @@ TEST_P(RpcLayersTest, TheTraceHasCallsOfBothSides) {
   EXPECT_EQ(count(callee, "traced", "\"direction\":\"in\",\"peer\":0,\"status\":\"ok\""), 4) << callee;
   EXPECT_EQ(count(callee, "traced short", "\"direction\":\"in\",\"peer\":0"), 1);
   EXPECT_EQ(count(callee, "traced failure", "\"direction\":\"in\",\"peer\":0,\"status\":\"internal\""), 1);
-  // Both sides name a call alike.
+  // Both sides use the same number.
   EXPECT_EQ(count(caller, "traced", "\"number\":1,\"direction\":\"out\",\"peer\":1"), 1);
   EXPECT_EQ(count(callee, "traced", "\"number\":1,\"direction\":\"in\",\"peer\":0"), 1);
   const auto made = calls_of(caller, "out", 1);
@@ -157,7 +157,7 @@ TEST_P(RpcLayersTest, TheTraceHasCallsOfBothSides) {
   EXPECT_GE(served["backplane_operation_seconds{group=\"rpc\",rank=\"1\",op=\"served_call\",quantile=\"0.99\"}"], 0);
 }
 
-TEST_P(RpcLayersTest, TheTraceHasCallsThatLeavingEnds) {
+TEST_P(RpcLayersTest, TraceRecordsCallsCancelledByShutdown) {
   const ScopedDirectory directory;
   const ScopedVariable layers("BACKPLANE_LAYERS", "trace?chrome=" + directory.path().string() + "/%g-%r.json");
   const Store store = Store::inproc();
@@ -179,7 +179,7 @@ TEST_P(RpcLayersTest, TheTraceHasCallsThatLeavingEnds) {
   EXPECT_EQ(count(caller, "traced hang", fields), 1) << caller;
 }
 
-TEST(RpcLayersTest, TheMetricsAreThoseOfTheMoment) {
+TEST(RpcLayersTest, MetricsAreCurrent) {
   const ScopedDirectory directory;
   const ScopedVariable layers("BACKPLANE_LAYERS",
                               "trace?interval=1ms&file=" + directory.path().string() + "/%g-%r.prom");
@@ -200,8 +200,8 @@ TEST(RpcLayersTest, TheMetricsAreThoseOfTheMoment) {
   });
 }
 
-// Any bytes may come as the name of a function, and those that are too long are cut.
-TEST(RpcLayersTest, TheTraceIsJsonWhateverFunctionsAreCalled) {
+// Function names may have any bytes; long ones are truncated.
+TEST(RpcLayersTest, TraceIsValidJsonForAnyFunctionName) {
   const ScopedDirectory directory;
   std::string euros;
   while (euros.size() < 201) euros += "\u20ac";

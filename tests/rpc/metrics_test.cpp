@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Metrics of a worker: torch's names, and exact counts.
+// Metrics of a worker: the names of torch, and exact counts.
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -21,8 +21,8 @@ std::atomic<bool> open = false;  // ends "until open"
 
 [[maybe_unused]] const bool metrics_registered = [] {
   rpc::register_function("counted", [](int value) { return value; });
-  rpc::register_function("counted as failed", [] { throw std::runtime_error("it was meant to"); });
-  rpc::register_function("until told", [] {
+  rpc::register_function("counted as failed", [] { throw std::runtime_error("intended"); });
+  rpc::register_function("wait until cancelled", [] {
     while (!rpc::cancelled()) std::this_thread::yield();
   });
   rpc::register_function("until open", [] {
@@ -38,7 +38,7 @@ std::set<std::string> keys_of(const Json& object) {
   return keys;
 }
 
-// The metrics, once they fulfil a condition.
+// Waits until the metrics fulfil a condition.
 Json counts_once(const rpc::Worker& worker, const std::function<bool(const Json&)>& is_so) {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   for (;;) {
@@ -61,13 +61,13 @@ void expect_keys(const Json& counts) {
   }
 }
 
-TEST(RpcMetricsTest, CountWhatHasHappened) {
+TEST(RpcMetricsTest, CountEndedCalls) {
   in_world("inproc", 2, [](const rpc::Worker& worker) {
     std::optional<rpc::RRef<int>> ref;
     if (worker.rank() == 0) {
       for (int i = 0; i < 5; ++i) worker.rpc_sync<int>("worker1", "counted", i);
       failure_of([&worker] { worker.rpc_sync("worker1", "counted as failed"); });
-      failure_of([&worker] { worker.rpc_sync({"worker1", std::chrono::milliseconds(50)}, "until told"); });
+      failure_of([&worker] { worker.rpc_sync({"worker1", std::chrono::seconds(2)}, "wait until cancelled"); });
       ref = worker.remote<int>("worker1", "counted", 7);
       EXPECT_EQ(ref->to_here(), 7);
       const Json counts = Json::parse(worker.metrics());
@@ -103,7 +103,7 @@ TEST(RpcMetricsTest, CountWhatHasHappened) {
   });
 }
 
-TEST(RpcMetricsTest, CountWhatIsUnderWay) {
+TEST(RpcMetricsTest, CountRunningCalls) {
   open = false;
   in_world("inproc", 2, [](const rpc::Worker& worker) {
     if (worker.rank() != 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process of two with a default group. Rank 1 joins under a wrong rank: both must fail with its sentence.
+// One of two processes with a default group. Rank 1 joins with a wrong rank; both must fail with the same error.
 #include <cstdio>
 #include <string>
 
@@ -15,16 +15,16 @@ int main(int, char** arguments) {
   const int rank = init_process_group(group).rank();
   rpc::RpcOptions options;
   options.backend = "process_group";
-  for (int attempt = 0; attempt < 2; ++attempt) {  // the first one leaves nothing behind
-    std::string told;
+  for (int attempt = 0; attempt < 2; ++attempt) {  // a failed attempt leaves no state
+    std::string text;
     options.rank = rank == 1 ? 0 : -1;
     try {
       rpc::init_rpc("worker" + std::to_string(rank), options);
     } catch (const Error& e) {
-      told = e.what();
+      text = e.what();
     }
-    if (told != "rank 1 cannot join: rank argument 0 doesn't match pg rank 1") {
-      std::printf("FAILED: rank %d: %s\n", rank, told.c_str());
+    if (text != "rank 1 cannot join: rank argument 0 doesn't match pg rank 1") {
+      std::printf("FAILED: rank %d: %s\n", rank, text.c_str());
       return 1;
     }
   }

@@ -12,7 +12,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// Counts how many live, and what those that do not came to.
+// Counts live objects, and adds up the values of destroyed ones.
 struct Counted {
   explicit Counted(int start) : value(start) { ++alive; }
   ~Counted() {
@@ -34,7 +34,7 @@ std::atomic<int> storm_calls = 0;
 
 [[maybe_unused]] const bool references_registered = [] {
   rpc::register_function("make", [](int start) { return rpc::Local<Counted>::make(start); });
-  rpc::register_function("fail to make", []() -> int { throw std::runtime_error("no clay"); });
+  rpc::register_function("fail to make", []() -> int { throw std::runtime_error("intended"); });
   rpc::register_function("grow", [](const CountedRef& ref, int by) {
     Counted& counted = *ref.local_value();
     const std::lock_guard lock(counted.mutex);
@@ -42,10 +42,10 @@ std::atomic<int> storm_calls = 0;
   });
   rpc::register_function("same", [](const CountedRef& ref) { return ref; });
   rpc::register_function("numbers", [](int count) { return std::vector<double>(static_cast<size_t>(count), 0.5); });
-  rpc::register_function("add there", [](const CountedRef& ref, int by) {  // wherever it is called
+  rpc::register_function("grow remotely", [](const CountedRef& ref, int by) {  // at the owner
     return rpc::rpc_sync<int>(ref.owner(), "grow", ref, by);
   });
-  rpc::register_function("storm", [](const CountedRef& ref, int depth) {
+  rpc::register_function("spread", [](const CountedRef& ref, int depth) {
     ++storm_calls;
     const rpc::Worker worker = rpc::current();
     if (depth == 0) {
@@ -53,7 +53,7 @@ std::atomic<int> storm_calls = 0;
       return;
     }
     for (int step = 1; step <= 2; ++step) {
-      worker.rpc_async((worker.rank() + step) % worker.world_size(), "storm", ref, depth - 1);
+      worker.rpc_async((worker.rank() + step) % worker.world_size(), "spread", ref, depth - 1);
     }
   });
   return true;
@@ -64,7 +64,7 @@ TEST(RpcReferencesTest, ValuesStayWithTheirOwner) {
     if (worker.rank() != 0) return;
     const CountedRef ref = worker.remote<rpc::Local<Counted>>("worker1", "make", 1);
     EXPECT_EQ(worker.rpc_sync<int>("worker1", "grow", ref, 1), 2);
-    EXPECT_EQ(worker.rpc_sync<int>("worker2", "add there", ref, 1), 3);  // a fork of a fork
+    EXPECT_EQ(worker.rpc_sync<int>("worker2", "grow remotely", ref, 1), 3);  // a fork of a fork
     const CountedRef back = worker.rpc_sync<CountedRef>("worker2", "same", ref);
     EXPECT_EQ(worker.rpc_sync<int>("worker1", "grow", back, 0), 3);
     std::string text;
@@ -79,7 +79,7 @@ TEST(RpcReferencesTest, ValuesStayWithTheirOwner) {
   EXPECT_EQ(Counted::alive, 0);
 }
 
-TEST(RpcReferencesTest, ToHereCopies) {
+TEST(RpcReferencesTest, ToHereReturnsACopy) {
   rpc::register_function("here", [] {
     const rpc::Worker worker = rpc::current();
     const auto numbers = worker.remote<std::vector<double>>("worker1", "numbers", 100000);
@@ -88,16 +88,16 @@ TEST(RpcReferencesTest, ToHereCopies) {
     EXPECT_EQ(failure_of([&failing] { failing.to_here(); }, &text), Status::kInternal);
     EXPECT_EQ(
         text,
-        "fetching a value of worker 'worker1' (rank 1) failed: 'fail to make' failed: std::runtime_error: no clay");
+        "fetching a value of worker 'worker1' (rank 1) failed: 'fail to make' failed: std::runtime_error: intended");
     const auto here = worker.remote<int>("worker0", "fail to make");
     EXPECT_EQ(failure_of([&here] { here.local_value(); }, &text), Status::kInternal);
     EXPECT_EQ(
         text,
-        "fetching a value of worker 'worker0' (rank 0) failed: 'fail to make' failed: std::runtime_error: no clay");
+        "fetching a value of worker 'worker0' (rank 0) failed: 'fail to make' failed: std::runtime_error: intended");
     const auto wrong = worker.remote<std::string>("worker1", "numbers", 3);
     EXPECT_EQ(failure_of([&wrong] { wrong.to_here(); }, &text), Status::kInvalid);
     EXPECT_EQ(
-        text,  // the numbers are an array, outside the payload
+        text,  // the numbers are an array, which is not in the payload
         "the value of worker 'worker1' (rank 1) must be std::string: no value was sent; ask for the type that the "
         "worker returns");
     const auto own = worker.make_rref<int>(7);
@@ -130,7 +130,7 @@ TEST(RpcReferencesTest, LeaksAreReported) {
   EXPECT_EQ(Counted::alive, 0);
 }
 
-TEST(RpcReferencesTest, WhatALocalReferenceRefersToOutlivesTheWorker) {
+TEST(RpcReferencesTest, LocalReferencesOutliveTheWorker) {
   {
     const auto worker = rpc::Worker::join("me", rpc_options("self", Store::inproc(), 0, 1));
     const CountedRef ref = worker.make_rref(rpc::Local<Counted>::make(5));
@@ -141,15 +141,14 @@ TEST(RpcReferencesTest, WhatALocalReferenceRefersToOutlivesTheWorker) {
   EXPECT_EQ(Counted::alive, 0);
 }
 
-// After a call has ended and its references are dropped, none is left.
-TEST(RpcReferencesTest, NothingOfAnEndedCallIsLeftAtShutdown) {
-  if (own_agents().empty()) GTEST_SKIP() << "no agent with connections of its own was built";
-  for (const std::string& way : own_agents()) {
+TEST(RpcReferencesTest, EndedCallsLeaveNoReferences) {
+  if (agents_with_connections().empty()) GTEST_SKIP() << "no agent with connections of its own was built";
+  for (const std::string& transport : agents_with_connections()) {
     for (int i = 0; i < 10; ++i) {
-      in_world(way, 2, [](const rpc::Worker& worker) {
+      in_world(transport, 2, [](const rpc::Worker& worker) {
         if (worker.rank() != 0) return;
         worker.remote<std::vector<double>>(1, "numbers", 1).to_here();
-        // Nobody sends anything more to worker 1, whose answer held its reference.
+        // No later message to worker 1, whose reply held its reference.
         const CountedRef own = worker.make_rref(rpc::Local<Counted>::make(1));
         worker.rpc_sync<CountedRef>(1, "same", own);
       });
@@ -157,7 +156,7 @@ TEST(RpcReferencesTest, NothingOfAnEndedCallIsLeftAtShutdown) {
   }
 }
 
-// Values are destroyed where they may call, not where messages arrive.
+// Values are destroyed on threads that may call workers.
 struct LastWord {
   explicit LastWord(rpc::Worker made_by) : worker(std::move(made_by)) {}
   ~LastWord() {
@@ -175,7 +174,7 @@ struct LastWord {
 };
 std::atomic<int> LastWord::answer = 0;
 
-TEST(RpcReferencesTest, ValuesMayCallWhenTheyGo) {
+TEST(RpcReferencesTest, DestructorsOfValuesMayCall) {
   rpc::register_function("last word", [](int word) { return word + 1; });
   rpc::register_function("make last word", [] { return rpc::Local<LastWord>::make(rpc::current()); });
   in_world("inproc", 2, [](const rpc::Worker& worker) {
@@ -184,43 +183,43 @@ TEST(RpcReferencesTest, ValuesMayCallWhenTheyGo) {
   EXPECT_EQ(LastWord::answer, 2);
 }
 
-// Forks of four values fly between four workers, 16 trees of calls with 2 branches and 6 levels. Each leaf finds its
-// value, and none is left.
-void storm(const std::string& backend) {
+// Forks of four values spread between four workers by 16 trees of calls with 2 branches and 6 levels. Each leaf uses
+// its value, and no reference is left.
+void spread_forks(const std::string& backend) {
   storm_calls = Counted::total = 0;
   in_world(backend, 4, [](const rpc::Worker& worker) {
     const CountedRef ref = worker.remote<rpc::Local<Counted>>((worker.rank() + 1) % 4, "make", 0);
-    for (int to = 0; to < 4; ++to) worker.rpc_async(to, "storm", ref, 5);
+    for (int to = 0; to < 4; ++to) worker.rpc_async(to, "spread", ref, 5);
   });
   EXPECT_EQ(Counted::alive, 0);
   EXPECT_EQ(storm_calls, 16 * 63);
   EXPECT_EQ(Counted::total, 16 * 32);
 }
 
-class StormTest : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Backends, StormTest, testing::ValuesIn(rpc_ways()),
+class RpcManyForksTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Backends, RpcManyForksTest, testing::ValuesIn(rpc_transports()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(StormTest, LeavesNoOwners) { storm(GetParam()); }
+TEST_P(RpcManyForksTest, LeavesNoReferences) { spread_forks(GetParam()); }
 
 #ifdef BACKPLANE_TEST_chaos
-// All that the agent sends begins with a frame of tag 1, which need not come in order.
-TEST(RpcReferencesTest, ReorderedMessagesChangeNothing) {
+// Every message of the agent begins with a frame of tag 1, which may be reordered.
+TEST(RpcReferencesTest, ToleratesReorderedMessages) {
   const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=send tag 1 chance 0.2: reorder 20ms..50ms&seed=1");
   ScopedLog log;
-  storm("inproc");
-  // Each rank has a count of its own.
+  spread_forks("inproc");
+  // Each rank counts separately.
   const std::string text = log.text();
   size_t passed = 0;
   for (size_t at = 0; (at = text.find(" messages of rank ", at)) != std::string::npos; ++at) {
     passed += std::stoul(text.substr(text.rfind(' ', at - 1) + 1));
   }
-  EXPECT_GT(passed, 0U) << "of thousands of messages none was reordered";
+  EXPECT_GT(passed, 0U) << "no message was reordered";
 }
 
-// Messages that never arrive, of all kinds, while references fly: calls fail, and no reference is left behind.
+// Lost messages of all kinds fail calls, but leave no reference.
 TEST(RpcReferencesTest, LostMessagesLeaveNoReferences) {
-  // The first ones are those of the group in which the workers meet.
+  // The first messages belong to the start of the workers.
   const std::string rule = "send after 150 every 40 times 15: drop";
   const ScopedVariable layers("BACKPLANE_LAYERS", "chaos?rules=" + rule + "&seed=1");
   ScopedLog log;
@@ -231,7 +230,7 @@ TEST(RpcReferencesTest, LostMessagesLeaveNoReferences) {
     const rpc::Worker worker = rpc::Worker::join(worker_name(rank), options);
     {
       const CountedRef ref = worker.remote<rpc::Local<Counted>>((rank + 1) % 4, "make", 0);
-      for (int to = 0; to < 4; ++to) worker.rpc_async(to, "storm", ref, 5);
+      for (int to = 0; to < 4; ++to) worker.rpc_async(to, "spread", ref, 5);
     }
     EXPECT_EQ(worker.shutdown(true, seconds(60)), std::vector<std::string>());
   });

@@ -10,7 +10,7 @@
 namespace backplane::core::rpc {
 namespace {
 
-// "status sentence"; "0 " if it does not fail.
+// "status text"; "0 " if it does not fail.
 template <typename Call>
 std::string failure_in_values(const Call& call) {
   std::string text;
@@ -67,9 +67,9 @@ TEST(RpcValuesTest, AreReturnedByTheLastDrop) {
   Values values;
   values.create(kValue, kFirst, 0, "f");
   values.set(kValue, std::make_shared<Value>(raw));
-  auto gone = values.drop(kValue, kFirst);
+  auto dropped = values.drop(kValue, kFirst);
   EXPECT_EQ(destroyed, 0);
-  gone.reset();
+  dropped.reset();
   EXPECT_EQ(destroyed, 1);
   int32_t status = BP_OK;
   values.create(kValue, kSecond, 0, "f");
@@ -91,12 +91,13 @@ TEST(RpcValuesTest, AreRemovedWithTheLastHolderThatDies) {
 TEST(RpcValuesTest, ReportFailuresToWaiters) {
   Values values;
   values.create(kValue, kFirst, 0, "f");
-  std::string told;
-  values.when_ready(kValue, [&told](const std::shared_ptr<Value>&, const Error* error) { told = error->what(); });
+  std::string error_text;
+  values.when_ready(kValue,
+                    [&error_text](const std::shared_ptr<Value>&, const Error* error) { error_text = error->what(); });
   EXPECT_EQ(failure_in_values([&values] { values.wait(kValue, Deadline::after(0)); }),
             "3 the referenced value did not exist within the timeout");
   values.set(kValue, Error(BP_INTERNAL, "no"));
-  EXPECT_EQ(told, "no");
+  EXPECT_EQ(error_text, "no");
   EXPECT_EQ(failure_in_values([&values] { values.wait(kValue, Deadline::never()); }), "8 no");
 }
 

@@ -9,13 +9,13 @@
 namespace backplane::core::rpc {
 namespace {
 
-// A thread that has waited for long sleeps at once, next time, and one whose waits are brief polls first.
+// After a long wait the next wait sleeps at once; after a brief one it polls first.
 TEST(RpcWaitTest, PollsAfterBriefWaitsOnly) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   int polls = 0;
   const auto third_time = [&polls] { return ++polls == 3; };
   bool seen = false;
-  while (!seen && std::chrono::steady_clock::now() < until) {  // other threads may keep the processor for too long
+  while (!seen && std::chrono::steady_clock::now() < until) {  // other threads may occupy the processor
     polls = 0;
     begin_wait();
     end_wait();

@@ -36,7 +36,7 @@ TEST(RpcWireTest, DecodesWhatWasEncoded) {
   EXPECT_EQ(encode(read, 0), encode(full(), 0));
 }
 
-TEST(RpcWireTest, RefusesTruncatedAndForgedHeaders) {
+TEST(RpcWireTest, RejectsTruncatedAndForgedHeaders) {
   const std::string bytes = encode(full(), 0);
   for (size_t size = 0; size < bytes.size(); ++size) {
     std::string_view cut = std::string_view(bytes).substr(0, size);
@@ -47,7 +47,7 @@ TEST(RpcWireTest, RefusesTruncatedAndForgedHeaders) {
     forged[at] = '\xff';
     std::string_view left = forged;
     const int32_t status = test::status_of<Error>([&left] { decode(&left); });
-    constexpr size_t kChecked = 5;  // bytes: a magic number and the kind
+    constexpr size_t kChecked = 5;  // bytes: magic number and kind
     EXPECT_TRUE(status == BP_INVALID || (status == BP_OK && at >= kChecked)) << at;
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Worlds of workers that are threads of the test.
+// Workers on threads of the test.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace backplane::test {
 inline std::string worker_name(int rank) { return "worker" + std::to_string(rank); }
 
 // Agents with connections of their own.
-inline std::vector<std::string> own_agents() {
+inline std::vector<std::string> agents_with_connections() {
   std::vector<std::string> agents;
 #ifdef BACKPLANE_TEST_tensorpipe
   agents.emplace_back("tensorpipe");
@@ -28,24 +28,24 @@ inline std::vector<std::string> own_agents() {
   return agents;
 }
 
-// Ways to carry messages: process groups of these backends, or agents with connections of their own.
-inline std::vector<std::string> rpc_ways() {
-  std::vector<std::string> ways = built_backends();
-  for (std::string& agent : own_agents()) ways.push_back(std::move(agent));
-  return ways;
+// The transports to test: process groups of each backend, and agents with connections of their own.
+inline std::vector<std::string> rpc_transports() {
+  std::vector<std::string> transports = built_backends();
+  for (std::string& agent : agents_with_connections()) transports.push_back(std::move(agent));
+  return transports;
 }
-inline bool is_own_agent(const std::string& way) {
-  const std::vector<std::string> agents = own_agents();
-  return std::find(agents.begin(), agents.end(), way) != agents.end();
+inline bool has_own_connections(const std::string& transport) {
+  const std::vector<std::string> agents = agents_with_connections();
+  return std::find(agents.begin(), agents.end(), transport) != agents.end();
 }
 
-// `agent`: options of the agent, "?num_worker_threads=1".
-inline rpc::RpcOptions rpc_options(const std::string& way, const Store& store, int rank, int world_size,
+// `agent`: options of the agent, such as "?num_worker_threads=1".
+inline rpc::RpcOptions rpc_options(const std::string& transport, const Store& store, int rank, int world_size,
                                    const std::string& agent = "") {
   rpc::RpcOptions options;
-  const bool own = is_own_agent(way);
-  options.backend = (own ? way : "process_group") + agent;
-  options.group = own ? "inproc" : way;
+  const bool own = has_own_connections(transport);
+  options.backend = (own ? transport : "process_group") + agent;
+  options.group = own ? "inproc" : transport;
   options.store = store;
   options.rank = rank;
   options.world_size = world_size;
@@ -54,11 +54,12 @@ inline rpc::RpcOptions rpc_options(const std::string& way, const Store& store, i
 }
 
 // Runs body(worker) for each worker and shuts down gracefully. No references may be left.
-inline void in_world(const std::string& way, int world_size, const std::function<void(const rpc::Worker&)>& body,
+inline void in_world(const std::string& transport, int world_size, const std::function<void(const rpc::Worker&)>& body,
                      const std::string& agent = "") {
   const Store store = Store::inproc();
   on_ranks(world_size, [&](int rank) {
-    const rpc::Worker worker = rpc::Worker::join(worker_name(rank), rpc_options(way, store, rank, world_size, agent));
+    const rpc::Worker worker =
+        rpc::Worker::join(worker_name(rank), rpc_options(transport, store, rank, world_size, agent));
     try {
       body(worker);
     } catch (const std::exception& e) {

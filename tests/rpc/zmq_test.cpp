@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Behaviour of the agent over libzmq alone; cuts_test.cpp tests broken connections.
+// The agent over libzmq; cuts_test.cpp tests broken connections.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -13,27 +13,27 @@ namespace backplane::test {
 namespace {
 
 [[maybe_unused]] const bool zmq_registered = [] {
-  rpc::register_function("backwards", [](std::vector<int> numbers) {
+  rpc::register_function("reverse", [](std::vector<int> numbers) {
     std::reverse(numbers.begin(), numbers.end());
     return numbers;
   });
   return true;
 }();
 
-// The key of a worker as the job's store has it, "-" if there is none.
+// The published public key of a worker; "-" if there is none.
 std::string key_of(Store store, int rank) {
-  const std::string card = store.get("group/rpc/0/rpc/agent/zmq/" + std::to_string(rank));
-  return card.substr(card.rfind(' ') + 1);
+  const std::string endpoint = store.get("group/rpc/0/rpc/agent/zmq/" + std::to_string(rank));
+  return endpoint.substr(endpoint.rfind(' ') + 1);
 }
 
 void call_all(const rpc::Worker& worker) {
   for (int to = 0; to < worker.world_size(); ++to) {
-    EXPECT_EQ(worker.rpc_sync<std::vector<int>>(to, "backwards", std::vector<int>{1, 2, to}),
+    EXPECT_EQ(worker.rpc_sync<std::vector<int>>(to, "reverse", std::vector<int>{1, 2, to}),
               (std::vector<int>{to, 2, 1}));
   }
 }
 
-// How many TCP connections this process has an end of: those of the agents.
+// The number of TCP connections of this process, which are those of the agents.
 int count_tcp_ends() {
   int count = 0;
   for (int fd = 3; fd < 4096; ++fd) {
@@ -45,7 +45,7 @@ int count_tcp_ends() {
   return count;
 }
 
-TEST(RpcZmqTest, WorkersKnowEachOtherByKeysWhereTheJobHasASecret) {
+TEST(RpcZmqTest, AuthenticatesWorkersOfJobsWithASecret) {
   for (const bool secure : {false, true}) {
     std::optional<ScopedSecret> secret;
     if (secure) secret.emplace();
@@ -60,7 +60,7 @@ TEST(RpcZmqTest, WorkersKnowEachOtherByKeysWhereTheJobHasASecret) {
   }
 }
 
-TEST(RpcZmqTest, TakesLocalSockets) {
+TEST(RpcZmqTest, UsesLocalSockets) {
   for (const bool local : {false, true}) {
     in_world(
         "ZMQ", 2,

@@ -16,7 +16,7 @@ Algorithm choice(uint32_t kind, int32_t world_size, uint64_t bytes) {
   return choose_algorithm({.kind = kind, .world_size = world_size, .count = bytes});
 }
 
-TEST(ChooseAlgorithm, NamesAnAlgorithmOfTheKind) {
+TEST(ChooseAlgorithm, ReturnsAnAlgorithmOfTheKind) {
   for (const uint32_t kind : collective_kinds()) {
     const auto algorithms = algorithms_for(kind);
     ASSERT_FALSE(algorithms.empty()) << name_of_kind(kind);
@@ -27,12 +27,12 @@ TEST(ChooseAlgorithm, NamesAnAlgorithmOfTheKind) {
   }
 }
 
-// What a rank knows about its own part must not lead it away from the others.
-TEST(ChooseAlgorithm, LooksOnlyAtWhatAllRanksKnow) {
+// The choice must not depend on data that differs between ranks.
+TEST(ChooseAlgorithm, UsesOnlyDataThatAllRanksKnow) {
   const uint64_t counts[] = {1, 1u << 30, 0, 5};
   for (const uint32_t kind : collective_kinds()) {
-    const Problem one{.kind = kind, .rank = 0, .world_size = 4, .root = 1, .count = is_varying(kind) ? 0 : kMiB};
-    Problem other = one;
+    const CollectiveSpec one{.kind = kind, .rank = 0, .world_size = 4, .root = 1, .count = is_varying(kind) ? 0 : kMiB};
+    CollectiveSpec other = one;
     other.rank = 3;
     other.own_count = 77;
     other.in_counts = other.in_displs = other.out_counts = other.out_displs = counts;
@@ -41,7 +41,7 @@ TEST(ChooseAlgorithm, LooksOnlyAtWhatAllRanksKnow) {
   }
 }
 
-TEST(ChooseAlgorithm, TakesFewMessagesForLittleAndFewBytesForMuch) {
+TEST(ChooseAlgorithm, MinimizesMessagesForSmallDataAndBytesForLargeData) {
   EXPECT_EQ(choice(BP_ALL_REDUCE, 8, 64), Algorithm::kRecursiveDoubling);
   EXPECT_EQ(choice(BP_ALL_REDUCE, 8, 64 * kMiB), Algorithm::kRing);
   EXPECT_EQ(choice(BP_BROADCAST, 8, 64), Algorithm::kBinomial);
@@ -57,7 +57,7 @@ TEST(ChooseAlgorithm, TakesFewMessagesForLittleAndFewBytesForMuch) {
   EXPECT_EQ(choice(BP_SCATTER, 8, 64 * kMiB), Algorithm::kLinear);
 }
 
-// Once the bytes decide, more of them do not change the choice again.
+// Once the bytes dominate the cost, more bytes do not change the choice.
 TEST(ChooseAlgorithm, ChangesAtMostOnceAsTheCountGrows) {
   for (const uint32_t kind : collective_kinds())
     for (const int32_t world_size : {2, 3, 5, 8, 16, 33, 64, 1024}) {

@@ -8,35 +8,35 @@ namespace backplane::core::testing {
 
 namespace {
 
-enum class Fit { kWhole, kBlocks };  // one run of elements, or one block per rank
+enum class Layout { kWhole, kBlocks };  // one range of elements, or one block per rank
 
 struct Traits {
   const char* name;
   bool rooted;
   bool varying;
   bool in_place;
-  Fit input, output;
+  Layout input, output;
 };
 
 constexpr Traits kTraits[] = {
-    {"barrier", false, false, false, Fit::kWhole, Fit::kWhole},
-    {"broadcast", true, false, false, Fit::kWhole, Fit::kWhole},  // in place by definition
-    {"reduce", true, false, true, Fit::kWhole, Fit::kWhole},
-    {"all_reduce", false, false, true, Fit::kWhole, Fit::kWhole},
-    {"gather", true, false, true, Fit::kWhole, Fit::kBlocks},
-    {"gatherv", true, true, true, Fit::kWhole, Fit::kBlocks},
-    {"scatter", true, false, true, Fit::kBlocks, Fit::kWhole},
-    {"scatterv", true, true, true, Fit::kBlocks, Fit::kWhole},
-    {"all_gather", false, false, true, Fit::kWhole, Fit::kBlocks},
-    {"all_gatherv", false, true, true, Fit::kWhole, Fit::kBlocks},
-    {"reduce_scatter", false, false, true, Fit::kBlocks, Fit::kWhole},
-    {"reduce_scatterv", false, true, true, Fit::kBlocks, Fit::kWhole},
-    {"all_to_all", false, false, true, Fit::kBlocks, Fit::kBlocks},
-    {"all_to_allv", false, true, false, Fit::kBlocks, Fit::kBlocks},
-    {"send", false, false, false, Fit::kWhole, Fit::kWhole},  // no collective
-    {"recv", false, false, false, Fit::kWhole, Fit::kWhole},
-    {"scan", false, false, true, Fit::kWhole, Fit::kWhole},
-    {"exscan", false, false, true, Fit::kWhole, Fit::kWhole},
+    {"barrier", false, false, false, Layout::kWhole, Layout::kWhole},
+    {"broadcast", true, false, false, Layout::kWhole, Layout::kWhole},  // in place by definition
+    {"reduce", true, false, true, Layout::kWhole, Layout::kWhole},
+    {"all_reduce", false, false, true, Layout::kWhole, Layout::kWhole},
+    {"gather", true, false, true, Layout::kWhole, Layout::kBlocks},
+    {"gatherv", true, true, true, Layout::kWhole, Layout::kBlocks},
+    {"scatter", true, false, true, Layout::kBlocks, Layout::kWhole},
+    {"scatterv", true, true, true, Layout::kBlocks, Layout::kWhole},
+    {"all_gather", false, false, true, Layout::kWhole, Layout::kBlocks},
+    {"all_gatherv", false, true, true, Layout::kWhole, Layout::kBlocks},
+    {"reduce_scatter", false, false, true, Layout::kBlocks, Layout::kWhole},
+    {"reduce_scatterv", false, true, true, Layout::kBlocks, Layout::kWhole},
+    {"all_to_all", false, false, true, Layout::kBlocks, Layout::kBlocks},
+    {"all_to_allv", false, true, false, Layout::kBlocks, Layout::kBlocks},
+    {"send", false, false, false, Layout::kWhole, Layout::kWhole},  // not a collective
+    {"recv", false, false, false, Layout::kWhole, Layout::kWhole},
+    {"scan", false, false, true, Layout::kWhole, Layout::kWhole},
+    {"exscan", false, false, true, Layout::kWhole, Layout::kWhole},
 };
 static_assert(std::size(kTraits) == BP_OP_COUNT);
 
@@ -50,7 +50,7 @@ uint64_t contributors(const Shape& shape, int32_t rank) {
   return below(shape.world_size);
 }
 
-// The input of broadcast, scatter and scatterv is the root's; the output of reduce, gather and gatherv too.
+// Whether only the root has an input or an output.
 bool input_at_root(uint32_t kind) { return kind == BP_BROADCAST || kind == BP_SCATTER || kind == BP_SCATTERV; }
 bool output_at_root(uint32_t kind) { return kind == BP_REDUCE || kind == BP_GATHER || kind == BP_GATHERV; }
 
@@ -66,7 +66,7 @@ std::vector<uint32_t> collective_kinds() {
 
 bool is_rooted(uint32_t kind) { return kTraits[kind].rooted; }
 bool is_varying(uint32_t kind) { return kTraits[kind].varying; }
-bool is_cut(uint32_t kind) { return kTraits[kind].input == Fit::kWhole && kTraits[kind].output == Fit::kWhole; }
+bool is_cut(uint32_t kind) { return kTraits[kind].input == Layout::kWhole && kTraits[kind].output == Layout::kWhole; }
 bool has_in_place(uint32_t kind) { return kTraits[kind].in_place; }
 std::string name_of_kind(uint32_t kind) { return kTraits[kind].name; }
 
@@ -77,14 +77,14 @@ CollectiveCase::CollectiveCase(const Shape& shape) : shape_(shape) {
   }
 }
 
-// Elements that go from one rank to another; of the kinds with one division for all, `to` or `from` is 0.
+// The elements that one rank sends to another. For kinds with the same division on all ranks, `to` or `from` is 0.
 uint64_t CollectiveCase::block_count(int32_t from, int32_t to) const {
   if (!is_varying(shape_.kind)) return shape_.count;
   const auto spread = static_cast<uint64_t>(from) * 7 + static_cast<uint64_t>(to) * 3;
   return spread % 4 == 1 ? 0 : (spread + shape_.count) % (shape_.count + 1);
 }
 
-// v-variants: the last block first, with one element between them that belongs to nobody.
+// v-variants: the last block first, with one unused element between blocks.
 CollectiveCase::Blocks CollectiveCase::lay_out(const std::vector<uint64_t>& counts) const {
   Blocks blocks;
   blocks.counts = counts;
@@ -101,7 +101,7 @@ CollectiveCase::Blocks CollectiveCase::lay_out(const std::vector<uint64_t>& coun
 CollectiveCase::Blocks CollectiveCase::input_blocks(int32_t rank) const {
   const uint32_t kind = shape_.kind;
   if (kind == BP_BARRIER || (input_at_root(kind) && rank != shape_.root)) return {};
-  if (kTraits[kind].input == Fit::kWhole) {
+  if (kTraits[kind].input == Layout::kWhole) {
     const uint64_t count = block_count(rank, 0);
     return {{count}, {0}, count};
   }
@@ -114,7 +114,7 @@ CollectiveCase::Blocks CollectiveCase::input_blocks(int32_t rank) const {
 CollectiveCase::Blocks CollectiveCase::output_blocks(int32_t rank) const {
   const uint32_t kind = shape_.kind;
   if (kind == BP_BARRIER || (output_at_root(kind) && rank != shape_.root)) return {};
-  if (kTraits[kind].output == Fit::kWhole) {
+  if (kTraits[kind].output == Layout::kWhole) {
     const uint64_t count = block_count(0, rank);
     return {{count}, {0}, count};
   }
@@ -124,30 +124,30 @@ CollectiveCase::Blocks CollectiveCase::output_blocks(int32_t rank) const {
   return lay_out(counts);
 }
 
-Problem CollectiveCase::problem(int32_t rank) const {
-  Problem problem;
-  problem.kind = shape_.kind;
-  problem.rank = rank;
-  problem.world_size = shape_.world_size;
-  problem.root = shape_.root;
-  problem.element_size = shape_.element_size;
+CollectiveSpec CollectiveCase::spec(int32_t rank) const {
+  CollectiveSpec spec;
+  spec.kind = shape_.kind;
+  spec.rank = rank;
+  spec.world_size = shape_.world_size;
+  spec.root = shape_.root;
+  spec.element_size = shape_.element_size;
   if (!is_varying(shape_.kind)) {
-    problem.count = shape_.count;
-    return problem;
+    spec.count = shape_.count;
+    return spec;
   }
   const Blocks& in = inputs_[static_cast<size_t>(rank)];
   const Blocks& out = outputs_[static_cast<size_t>(rank)];
-  if (shape_.kind == BP_GATHERV) problem.own_count = block_count(rank, 0);
-  if (shape_.kind == BP_SCATTERV) problem.own_count = block_count(0, rank);
-  if (kTraits[shape_.kind].input == Fit::kBlocks && !in.counts.empty()) {
-    problem.in_counts = in.counts.data();
-    problem.in_displs = in.displs.data();
+  if (shape_.kind == BP_GATHERV) spec.own_count = block_count(rank, 0);
+  if (shape_.kind == BP_SCATTERV) spec.own_count = block_count(0, rank);
+  if (kTraits[shape_.kind].input == Layout::kBlocks && !in.counts.empty()) {
+    spec.in_counts = in.counts.data();
+    spec.in_displs = in.displs.data();
   }
-  if (kTraits[shape_.kind].output == Fit::kBlocks && !out.counts.empty()) {
-    problem.out_counts = out.counts.data();
-    problem.out_displs = out.displs.data();
+  if (kTraits[shape_.kind].output == Layout::kBlocks && !out.counts.empty()) {
+    spec.out_counts = out.counts.data();
+    spec.out_displs = out.displs.data();
   }
-  return problem;
+  return spec;
 }
 
 Memory CollectiveCase::memory(int32_t rank) const {
@@ -159,8 +159,8 @@ Memory CollectiveCase::memory(int32_t rank) const {
   memory.output_count = out.extent;
   const bool both = !in.counts.empty() && !out.counts.empty();
   if (both && (shape_.in_place || shape_.kind == BP_BROADCAST)) {
-    const bool input_inside = kTraits[shape_.kind].input == Fit::kWhole;
-    const bool output_inside = kTraits[shape_.kind].output == Fit::kWhole;
+    const bool input_inside = kTraits[shape_.kind].input == Layout::kWhole;
+    const bool output_inside = kTraits[shape_.kind].output == Layout::kWhole;
     if (input_inside && !output_inside) memory.input_at = out.displs[own];
     if (output_inside && !input_inside) memory.output_at = in.displs[own];
     memory.cells.resize(std::max(in.extent, out.extent));
@@ -178,21 +178,21 @@ std::vector<Memory> CollectiveCase::memories() const {
   return all;
 }
 
-// Expressions are left at 0 where several ranks contribute; check() does not compare those.
+// Expressions are 0 if several ranks contribute; check() does not compare them.
 std::vector<Symbol> CollectiveCase::expected_output(int32_t rank) const {
   const auto self = static_cast<size_t>(rank);
   const Blocks& out = outputs_[self];
   std::vector<Symbol> expected(out.extent);
   const uint64_t among = contributors(shape_, rank);
-  if (reduces(shape_.kind) && among == 0) {  // exscan leaves the output of rank 0 as it was
+  if (reduces(shape_.kind) && among == 0) {  // exscan does not change the output of rank 0
     for (uint64_t i = 0; shape_.in_place && i < out.extent; ++i) expected[i] = fresh_symbol(rank, i);
     return expected;
   }
   for (size_t block = 0; block < out.counts.size(); ++block) {
-    const bool whole = kTraits[shape_.kind].output == Fit::kWhole;
+    const bool whole = kTraits[shape_.kind].output == Layout::kWhole;
     const auto from = whole ? shape_.root : static_cast<int32_t>(block);
     const Blocks& in = inputs_[static_cast<size_t>(from)];
-    const uint64_t begin = kTraits[shape_.kind].input == Fit::kBlocks ? in.displs[self] : 0;
+    const uint64_t begin = kTraits[shape_.kind].input == Layout::kBlocks ? in.displs[self] : 0;
     for (uint64_t i = 0; i < out.counts[block]; ++i)
       expected[out.displs[block] + i] =
           reduces(shape_.kind) ? Symbol{among, begin + i, 0} : fresh_symbol(from, begin + i);
@@ -232,7 +232,7 @@ Traffic run_and_check(Algorithm algorithm, const Shape& shape) {
   const CollectiveCase test(shape);
   std::vector<Schedule> schedules;
   for (int32_t rank = 0; rank < shape.world_size; ++rank)
-    schedules.push_back(make_schedule(algorithm, test.problem(rank)));
+    schedules.push_back(make_schedule(algorithm, test.spec(rank)));
   std::vector<Memory> memories = test.memories();
   const Traffic traffic = simulate(schedules, memories);
   test.check(memories);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One collective as a test runs it: the buffers of every rank before it, and what must stand in them afterwards, by the
-// table of backplane/abi/op.h.
+// A collective in a test: the buffers of every rank before it, and their expected content after it, by the table of
+// backplane/abi/op.h.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Shape {
   uint32_t kind = BP_BARRIER;
   int32_t world_size = 1;
   int32_t root = 0;
-  uint64_t count = 0;  // v-variants: blocks of different sizes up to about this, some of them empty
+  uint64_t count = 0;  // v-variants: the largest size of blocks, some of which are empty
   bool in_place = false;
   uint64_t element_size = 1;  // bytes
 };
@@ -25,17 +25,17 @@ struct Shape {
 std::vector<uint32_t> collective_kinds();
 bool is_rooted(uint32_t kind);
 bool is_varying(uint32_t kind);
-bool is_cut(uint32_t kind);        // algorithms may cut its count into chunks; the others move whole blocks
-bool has_in_place(uint32_t kind);  // a choice of it
+bool is_cut(uint32_t kind);        // algorithms may cut its count into chunks; for other kinds they move whole blocks
+bool has_in_place(uint32_t kind);  // optionally
 std::string name_of_kind(uint32_t kind);
 
 class CollectiveCase {
  public:
   explicit CollectiveCase(const Shape& shape);
 
-  Problem problem(int32_t rank) const;
+  CollectiveSpec spec(int32_t rank) const;
   std::vector<Memory> memories() const;
-  // Throws SimulationError if a rank ends with anything else than it should.
+  // Throws SimulationError if the content of a rank's buffers is wrong.
   void check(const std::vector<Memory>& after) const;
 
  private:
@@ -54,7 +54,7 @@ class CollectiveCase {
   std::vector<Blocks> inputs_, outputs_;
 };
 
-// Runs the schedules of all ranks and checks what they leave. Throws SimulationError.
+// Runs the schedules of all ranks and checks the results. Throws SimulationError.
 Traffic run_and_check(Algorithm algorithm, const Shape& shape);
 
 }  // namespace backplane::core::testing

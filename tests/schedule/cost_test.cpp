@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// No schedule costs more than its algorithm's published cost. With p ranks and n elements as in the row:
+// No schedule exceeds the published cost of its algorithm. With p ranks and n elements as in the row:
 //
-//   messages, elements   of the busiest rank: per round the larger of what it sends and receives
-//   depth                rounds on the longest chain of messages that wait for each other
+//   messages, elements   of the busiest rank: per round the larger of sent and received
+//   depth                rounds of the longest chain of dependent messages
 //
 // lg is log2 rounded up, chunk is n / p rounded up: the papers take n to be divisible by p.
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(, EveryPublishedCost, ::testing::ValuesIn(kPublished), 
   return name_of_kind(info.param.kind) + "_" + std::string(name_of(info.param.algorithm));
 });
 
-TEST_P(EveryPublishedCost, IsKept) {
+TEST_P(EveryPublishedCost, IsNotExceeded) {
   const Published& published = GetParam();
   for (int32_t world_size = 1; world_size <= 64; ++world_size)
     for (const uint64_t count : {1, is_cut(published.kind) ? 101 : 2}) {
@@ -93,16 +93,16 @@ TEST_P(EveryPublishedCost, IsKept) {
     }
 }
 
-// What choose_algorithm compares is what the schedules really cost, when n is divisible by p. Ring schedules that leave
-// out what a rank has already may be cheaper.
-TEST_P(EveryPublishedCost, IsWhatTheChoiceReckonsWith) {
+// cost_of is the actual cost of the schedules if n is divisible by p. Ring schedules that omit chunks that a rank
+// already has may be cheaper.
+TEST_P(EveryPublishedCost, IsTheCostThatTheChoiceUses) {
   const Published& published = GetParam();
   for (int32_t world_size = 2; world_size <= 64; ++world_size) {
     const Shape shape{.kind = published.kind,
                       .world_size = world_size,
                       .count = is_cut(published.kind) ? 2u * static_cast<uint64_t>(world_size) : 1};
     const Traffic traffic = run_and_check(published.algorithm, shape);
-    const Cost cost = cost_of(published.algorithm, CollectiveCase(shape).problem(0));
+    const Cost cost = cost_of(published.algorithm, CollectiveCase(shape).spec(0));
     const bool may_be_cheaper = published.kind == BP_BROADCAST || published.algorithm == Algorithm::kBruck ||
                                 published.algorithm == Algorithm::kRecursiveDoubling;
     EXPECT_LE(static_cast<double>(traffic.messages), cost.messages) << world_size;

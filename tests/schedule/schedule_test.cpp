@@ -41,14 +41,14 @@ class EveryAlgorithm : public ::testing::TestWithParam<KindAndAlgorithm> {
   uint32_t kind() const { return std::get<0>(GetParam()); }
   Algorithm algorithm() const { return std::get<1>(GetParam()); }
 
-  // In place and not. False as soon as something is wrong, so that one mistake is reported once.
+  // In place and not. False after the first error, so that it is reported once.
   bool holds(Shape shape) const {
     shape.in_place = false;
-    if (!holds_as_it_is(shape)) return false;
+    if (!holds_as_given(shape)) return false;
     shape.in_place = true;
-    return !has_in_place(kind()) || holds_as_it_is(shape);
+    return !has_in_place(kind()) || holds_as_given(shape);
   }
-  bool holds_as_it_is(Shape shape) const {
+  bool holds_as_given(Shape shape) const {
     shape.kind = kind();
     try {
       run_and_check(algorithm(), shape);
@@ -64,30 +64,30 @@ INSTANTIATE_TEST_SUITE_P(, EveryAlgorithm, ::testing::ValuesIn(algorithms_if([](
 class EveryRootedAlgorithm : public EveryAlgorithm {};
 INSTANTIATE_TEST_SUITE_P(, EveryRootedAlgorithm, ::testing::ValuesIn(algorithms_if(is_rooted)), test_name);
 
-// The last one is divisible by no world size but 1: chunks of different sizes, none of them empty.
+// The last count is divisible only by world size 1: chunks of different sizes, none of them empty.
 std::vector<uint64_t> counts_for(uint32_t kind, int32_t world_size) {
   if (!is_cut(kind)) return {0, 1, 5};
   return {0, 1, 2, 7, static_cast<uint64_t>(world_size) + 1};
 }
 
-TEST_P(EveryAlgorithm, IsRightForEveryWorldSize) {
+TEST_P(EveryAlgorithm, IsCorrectForEveryWorldSize) {
   for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size)
     for (const uint64_t count : counts_for(kind(), world_size))
       ASSERT_TRUE(holds({.world_size = world_size, .root = world_size / 3, .count = count}));
 }
 
-TEST_P(EveryRootedAlgorithm, IsRightForEveryRoot) {
+TEST_P(EveryRootedAlgorithm, IsCorrectForEveryRoot) {
   for (int32_t world_size = 2; world_size <= kLargestWorld; ++world_size)
     for (int32_t root = 0; root < world_size; ++root) {
       const bool in_place = has_in_place(kind()) && root % 2 == 1;
-      ASSERT_TRUE(holds_as_it_is({.world_size = world_size, .root = root, .count = 3, .in_place = in_place}));
+      ASSERT_TRUE(holds_as_given({.world_size = world_size, .root = root, .count = 3, .in_place = in_place}));
       if (world_size > 16) continue;
       for (const uint64_t count : counts_for(kind(), world_size))
         ASSERT_TRUE(holds({.world_size = world_size, .root = root, .count = count}));
     }
 }
 
-TEST(OrderOfOperands, IsThatOfTheRanksInRecursiveDoubling) {
+TEST(OrderOfOperands, IsTheOrderOfRanksInRecursiveDoubling) {
   for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size) {
     const Traffic traffic =
         run_and_check(Algorithm::kRecursiveDoubling, {.kind = BP_ALL_REDUCE, .world_size = world_size, .count = 2});
@@ -95,7 +95,7 @@ TEST(OrderOfOperands, IsThatOfTheRanksInRecursiveDoubling) {
   }
 }
 
-TEST(OrderOfOperands, IsThatOfTheRanksInBinomialReduceToRank0) {
+TEST(OrderOfOperands, IsTheOrderOfRanksInBinomialReduceToRank0) {
   for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size) {
     const Traffic traffic =
         run_and_check(Algorithm::kBinomial, {.kind = BP_REDUCE, .world_size = world_size, .count = 2});
@@ -103,17 +103,17 @@ TEST(OrderOfOperands, IsThatOfTheRanksInBinomialReduceToRank0) {
   }
 }
 
-TEST(Barrier, LetsNobodyLeaveBeforeEverybodyCame) {
+TEST(Barrier, NoRankLeavesBeforeAllHaveEntered) {
   for (int32_t world_size = 1; world_size <= kLargestWorld; ++world_size) {
     const Traffic traffic = run_and_check(Algorithm::kDissemination, {.kind = BP_BARRIER, .world_size = world_size});
-    ASSERT_TRUE(traffic.everyone_heard_everyone) << world_size;
+    ASSERT_TRUE(traffic.all_received_from_all) << world_size;
   }
 }
 
-// Its output is the caller's data, which others may read meanwhile.
+// The root's output is its input, which other threads may read meanwhile.
 TEST(RingBroadcast, SendsNothingToTheRoot) {
   for (int32_t world_size = 2; world_size <= kLargestWorld; ++world_size) {
-    const Problem root{.kind = BP_BROADCAST, .rank = 0, .world_size = world_size, .count = 1000};
+    const CollectiveSpec root{.kind = BP_BROADCAST, .rank = 0, .world_size = world_size, .count = 1000};
     const Schedule schedule = make_schedule(Algorithm::kRing, root);
     ASSERT_FALSE(schedule.steps.empty()) << world_size;
     for (const Step& step : schedule.steps) ASSERT_NE(step.kind, Step::Kind::kRecv) << world_size;
@@ -133,8 +133,8 @@ TEST(RingAllReduce, MovesNoMoreBytesInSlices) {
           const Traffic traffic = run_and_check(Algorithm::kRing, shape);
           const auto others = static_cast<uint64_t>(world_size - 1);
           const uint64_t bytes = count * element_size;
-          // Each slice is a ring of its own, whose chunks are of two sizes, and no rank has more slices than half
-          // megabytes of its share, but for an even number.
+          // Each slice is a ring with chunks of two sizes. The number of slices is at most the number of half megabytes
+          // per rank, rounded up to an even number.
           const uint64_t slices = 2 + bytes / static_cast<uint64_t>(world_size) / (512 * 1024);
           ASSERT_LE(traffic.messages, slices * 2 * others) << describe(shape);
           ASSERT_LE(traffic.elements, 2 * others * (count / static_cast<uint64_t>(world_size) + slices))

@@ -24,10 +24,10 @@ struct Span {  // cells of a memory
   }
 };
 
-struct Message {  // one side of it, posted
+struct Message {  // a posted send or recv
   Span span;
   uint64_t posted_at = 0;
-  uint64_t heard = 0;  // send: what the sender had heard then
+  uint64_t sources = 0;  // send: the sources of the sender at that time
 };
 
 class Simulation {
@@ -46,8 +46,8 @@ class Simulation {
     size_t pending = 0;  // messages of the round that have not ended
     uint64_t clock = 0;  // depth at which the round began
     uint64_t round_end = 0;
-    uint64_t heard = 0;    // bit per rank, itself among them
-    uint64_t hearing = 0;  // the same with the messages of this round
+    uint64_t sources = 0;       // bit per rank, itself among them
+    uint64_t next_sources = 0;  // the same with the messages of this round
     uint64_t messages = 0, sent = 0, received = 0;
   };
   struct Channel {  // from one rank to another; the oldest message first
@@ -90,12 +90,12 @@ Span Simulation::resolve(size_t rank, const Region& region) const {
     if (region.offset > count || region.count > count - region.offset) fail(rank, "region beyond its buffer");
     return Span{at + region.offset, region.count};
   };
-  switch (region.where) {
-    case Where::kInput:
+  switch (region.buffer) {
+    case BufferRole::kInput:
       return within(memory.input_at, memory.input_count);
-    case Where::kOutput:
+    case BufferRole::kOutput:
       return within(memory.output_at, memory.output_count);
-    case Where::kScratch:
+    case BufferRole::kScratch:
       return within(memory.scratch_at, schedules_[rank].scratch_count);
   }
   fail(rank, "no such buffer");
@@ -103,7 +103,7 @@ Span Simulation::resolve(size_t rank, const Region& region) const {
 
 // As the input is never a target, it is unwritten except where it is also the output.
 Span Simulation::resolve_target(size_t rank, const Region& region) const {
-  if (region.where == Where::kInput) fail(rank, "input as a target");
+  if (region.buffer == BufferRole::kInput) fail(rank, "input as a target");
   return resolve(rank, region);
 }
 
@@ -158,7 +158,7 @@ void Simulation::post(size_t rank, const Step& step) {
   if (step.kind == Step::Kind::kSend) {
     const Span span = resolve(rank, step.source);
     check_written(rank, span);
-    channel(self, step.peer).sends.push_back({span, now, ranks_[rank].heard});
+    channel(self, step.peer).sends.push_back({span, now, ranks_[rank].sources});
     match(self, step.peer);
   } else {
     channel(step.peer, self).recvs.push_back({resolve(rank, step.target), now, 0});
@@ -179,7 +179,7 @@ void Simulation::match(int32_t from, int32_t to) {
               memories_[target].cells.begin() + static_cast<std::ptrdiff_t>(received.span.begin));
   ranks_[source].sent += sent.span.count;
   ranks_[target].received += sent.span.count;
-  ranks_[target].hearing |= sent.heard;
+  ranks_[target].next_sources |= sent.sources;
   const uint64_t end = 1 + std::max(sent.posted_at, received.posted_at);
   for (const size_t rank : {source, target}) {
     ranks_[rank].round_end = std::max(ranks_[rank].round_end, end);
@@ -192,7 +192,7 @@ void Simulation::finish_round(size_t rank) {
   for (size_t i = round_begin(rank); i < schedules_[rank].round_ends[self.round]; ++i)
     if (!communicates(schedules_[rank].steps[i])) run_local(rank, schedules_[rank].steps[i]);
   self.clock = self.round_end;
-  self.heard = self.hearing;
+  self.sources = self.next_sources;
   ++self.round;
   if (self.round < schedules_[rank].round_ends.size()) post_round(rank);
 }
@@ -225,7 +225,7 @@ void Simulation::run_local(size_t rank, const Step& step) {
 
 Traffic Simulation::run() {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    ranks_[rank].heard = ranks_[rank].hearing = uint64_t{1} << rank;
+    ranks_[rank].sources = ranks_[rank].next_sources = uint64_t{1} << rank;
     Memory& memory = memories_[rank];
     memory.scratch_at = memory.cells.size();
     memory.cells.resize(memory.cells.size() + schedules_[rank].scratch_count);
@@ -246,7 +246,7 @@ Traffic Simulation::run() {
     traffic.messages = std::max(traffic.messages, self.messages);
     traffic.elements = std::max({traffic.elements, self.sent, self.received});
     traffic.depth = std::max(traffic.depth, self.clock);
-    if (std::popcount(self.heard) != static_cast<int>(ranks_.size())) traffic.everyone_heard_everyone = false;
+    if (std::popcount(self.sources) != static_cast<int>(ranks_.size())) traffic.all_received_from_all = false;
   }
   for (size_t i = 0; i < channels_.size(); ++i)
     if (!channels_[i].sends.empty() || !channels_[i].recvs.empty()) fail(i / ranks_.size(), "message left over");

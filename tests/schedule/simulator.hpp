@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs the schedules of all ranks of a group without a network. Elements are symbols: what they are made of is known
-// exactly, so a schedule that moves the right bits for the wrong reason is still caught.
+// Runs the schedules of all ranks of a group without a network. Elements are symbols that record their contributors, so
+// that a schedule that produces correct values by accident fails.
 //
-// Messages follow the hardest rule that a backend may have: a send ends only when its recv is posted (rendezvous). A
-// round ends when all its messages have, and only then the rank posts the next. Any breach of the rules of schedule.hpp
-// is a SimulationError.
+// Messages follow the strictest rule of a backend: a send ends only when its recv is posted (rendezvous). A rank posts
+// the next round when all messages of the last one have ended. A violation of the rules of schedule.hpp is a
+// SimulationError.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@
 
 namespace backplane::core::testing {
 
-// One element. A fresh one has one contributor; combining unites them.
+// One element. A fresh symbol has one contributor; combining two symbols unites their contributors.
 struct Symbol {
   uint64_t contributors = 0;  // bit per rank; 0: never written
-  uint64_t index = 0;         // its place in the input it came from; only equal ones may be combined
-  uint64_t expression = 0;    // hash of the tree of combinations, in which left and right do not matter
+  uint64_t index = 0;         // its index in the input; only symbols of equal index may be combined
+  uint64_t expression = 0;    // hash of the tree of combinations, independent of the order of operands
   friend bool operator==(const Symbol&, const Symbol&) = default;
 };
 Symbol fresh_symbol(int32_t rank, uint64_t index);
@@ -30,27 +30,27 @@ class SimulationError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// One rank's buffers, in one memory so that input and output may overlap.
+// The buffers of one rank, in one memory, so that input and output may overlap.
 struct Memory {
   std::vector<Symbol> cells;
   uint64_t input_at = 0;
   uint64_t input_count = 0;
   uint64_t output_at = 0;
   uint64_t output_count = 0;
-  uint64_t scratch_at = 0;  // set by simulate(), which appends the scratch
+  uint64_t scratch_at = 0;  // set by simulate(), which appends scratch memory
 };
 
 struct Traffic {
   uint64_t messages = 0;  // of the busiest rank: per round the larger of sends and recvs, summed
   uint64_t elements = 0;  // of the busiest rank: the larger of sent and received
-  uint64_t depth = 0;     // rounds on the longest chain of messages that wait for each other
-  bool in_order = true;   // every combination had all lower ranks on its left
-  // Each rank's end comes after each other rank's beginning even if sends do not wait: it has received from it,
-  // directly or through others.
-  bool everyone_heard_everyone = true;
+  uint64_t depth = 0;     // rounds of the longest chain of dependent messages
+  bool in_order = true;   // all combinations had the lower ranks on the left
+  // Each rank has received from each other rank, directly or through others, so that no rank ends before another
+  // begins, even if sends do not wait.
+  bool all_received_from_all = true;
 };
 
-// Runs all ranks to their end in `memories`.
+// Runs all ranks in `memories` until they end.
 Traffic simulate(const std::vector<Schedule>& schedules, std::vector<Memory>& memories);
 
 }  // namespace backplane::core::testing

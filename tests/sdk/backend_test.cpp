@@ -71,7 +71,7 @@ TEST(BackendTest, ExtensionNeverThrows) {
   api->destroy(started.agent.self);
 }
 
-TEST(BackendTest, AnInitThatMakesNothingIsAFailure) {
+TEST(BackendTest, AnInitWithoutAGroupFails) {
   Description::is_nothing_made = true;
   const Started started = start(0, 1);
   Description::is_nothing_made = false;

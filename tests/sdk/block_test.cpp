@@ -29,13 +29,13 @@ TEST(BlockTest, BeginsWithAPageIfAPoolKeepsItAndWithAHugeOneFromOneMiBOn) {
   EXPECT_EQ(Block(2 * kMiB + 1).size(), 4 * kMiB);
 }
 
-TEST(BlockPoolTest, WhatCameBackIsTakenAgain) {
+TEST(BlockPoolTest, ReturnedBlocksAreReused) {
   const auto pool = std::make_shared<BlockPool>(16 * kMiB);
   std::byte* const first = pool->take(8 * kMiB).get();
   EXPECT_EQ(pool->kept_bytes(), 8 * kMiB);
   EXPECT_EQ(pool->take(8 * kMiB).get(), first);
   EXPECT_EQ(pool->take(6 * kMiB).get(), first);
-  EXPECT_NE(pool->take(4 * kMiB).get(), first);  // it would waste half of it
+  EXPECT_NE(pool->take(4 * kMiB).get(), first);  // half of it would be wasted
   const auto one = pool->take(8 * kMiB);
   const auto other = pool->take(8 * kMiB);
   EXPECT_EQ(one.get(), first);
@@ -43,7 +43,7 @@ TEST(BlockPoolTest, WhatCameBackIsTakenAgain) {
   std::memset(other.get(), 1, 8 * kMiB);
 }
 
-TEST(BlockPoolTest, WhatIsRoundedUpIsTakenAgainForTheSameSize) {
+TEST(BlockPoolTest, RoundedBlocksAreReusedForTheSameSize) {
   const auto pool = std::make_shared<BlockPool>(16 * kMiB);
   for (const uint64_t bytes : {BlockPool::kSmallest + 1, kMiB - 1, kMiB, 2 * kMiB + 1}) {
     std::byte* const first = pool->take(bytes).get();
@@ -51,7 +51,7 @@ TEST(BlockPoolTest, WhatIsRoundedUpIsTakenAgainForTheSameSize) {
   }
 }
 
-TEST(BlockPoolTest, WhatIsKeptHasALimit) {
+TEST(BlockPoolTest, KeptMemoryIsBounded) {
   const auto pool = std::make_shared<BlockPool>(6 * kMiB);
   std::vector<std::shared_ptr<std::byte>> taken;
   for (int i = 0; i < 5; ++i) taken.push_back(pool->take(2 * kMiB));
@@ -62,14 +62,14 @@ TEST(BlockPoolTest, WhatIsKeptHasALimit) {
   pool->take(BlockPool::kSmallest - 1);
   pool->take(8 * kMiB);
   EXPECT_EQ(pool->kept_bytes(), 6 * kMiB);
-  pool->take(6 * kMiB);  // the others make room
+  pool->take(6 * kMiB);  // evicts the others
   EXPECT_EQ(pool->kept_bytes(), 6 * kMiB);
   const auto none = std::make_shared<BlockPool>(0);
   none->take(kMiB);
   EXPECT_EQ(none->kept_bytes(), 0U);
 }
 
-TEST(BlockPoolTest, NothingIsKeptOnceItIsClosed) {
+TEST(BlockPoolTest, AClosedPoolKeepsNothing) {
   auto pool = std::make_shared<BlockPool>(8 * kMiB);
   const auto late = pool->take(kMiB);
   pool->take(2 * kMiB);
@@ -81,7 +81,7 @@ TEST(BlockPoolTest, NothingIsKeptOnceItIsClosed) {
   std::memset(late.get(), 1, kMiB);
 }
 
-TEST(BlockPoolTest, ThreadsShareIt) {
+TEST(BlockPoolTest, ThreadsShareAPool) {
   const auto pool = std::make_shared<BlockPool>(2 * kMiB);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {

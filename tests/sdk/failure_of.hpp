@@ -7,7 +7,7 @@
 
 namespace backplane::sdk {
 
-// What `call` fails with; fails the test if it succeeds.
+// The Failure that `call` throws. Fails the test if it throws none.
 template <typename Call>
 Failure failure_of(const Call& call) {
   try {

@@ -26,7 +26,7 @@ TEST(FailureTest, AFailureIsReportedInFull) {
   EXPECT_STREQ(err.text, "rank 3 is gone");
 }
 
-TEST(FailureTest, WantOfMemoryDescriptorsThreadsAndSpaceIsResource) {
+TEST(FailureTest, ExhaustedMemoryDescriptorsThreadsAndSpaceAreResource) {
   EXPECT_EQ(thrown(std::bad_alloc()).status, BP_RESOURCE);
   EXPECT_EQ(thrown(std::bad_array_new_length()).status, BP_RESOURCE);
   for (const int number : {EMFILE, ENFILE, EAGAIN, ENOMEM, ENOSPC}) {
@@ -42,12 +42,12 @@ TEST(FailureTest, WantOfMemoryDescriptorsThreadsAndSpaceIsResource) {
   EXPECT_EQ(thrown(full).status, BP_RESOURCE);
 }
 
-TEST(FailureTest, EverythingElseIsInternal) {
+TEST(FailureTest, OtherErrorsAreInternal) {
   EXPECT_EQ(thrown(std::system_error(EINVAL, std::system_category())).status, BP_INTERNAL);
   EXPECT_EQ(thrown(std::future_error(std::future_errc::no_state)).status, BP_INTERNAL);
   EXPECT_EQ(thrown(std::runtime_error("no idea")).status, BP_INTERNAL);
   EXPECT_EQ(thrown(7).status, BP_INTERNAL);
-  // The number means something else in a category that is not the system's.
+  // In another category the number has another meaning.
   EXPECT_EQ(thrown(std::system_error(ENOSPC, std::iostream_category())).status, BP_INTERNAL);
 }
 

@@ -10,8 +10,10 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "backplane/abi/abi.h"
+#include "backplane/abi/ext/network.h"
 
 namespace backplane::sdk {
 
@@ -29,7 +31,14 @@ class MemoryHost {
       return BP_OK;
     };
     table_.store_get = get;
-    table_.extension = [](void*, const char*) -> const void* { return nullptr; };
+    table_.extension = [](void* ctx, const char* id) -> const void* {
+      return std::string_view(id) == BP_EXT_NETWORK && self(ctx).has_network_ ? &self(ctx).network_ : nullptr;
+    };
+  }
+  // The address that BP_EXT_NETWORK reports, which is not offered otherwise. Must outlive this object.
+  void reach_store_from(const char* address) {
+    network_.store_address = address;
+    has_network_ = true;
   }
 
   const bp_host* table() const { return &table_; }
@@ -38,7 +47,7 @@ class MemoryHost {
     aborting_ = true;
     changed_.notify_all();
   }
-  // Waits until there is a value; empty: not within a minute.
+  // Waits for a value, at most a minute; then returns "".
   std::string value(const std::string& key) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::minutes(1), [this, &key] { return values_.contains(key); });
@@ -65,6 +74,8 @@ class MemoryHost {
   }
 
   bp_host table_{};
+  bp_network_api network_{sizeof(bp_network_api), 0, ""};
+  bool has_network_ = false;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> values_;

@@ -14,7 +14,7 @@ Mailbox::Bytes bytes(const std::string& text) {
   return {data, data + text.size()};
 }
 
-// A receive with a buffer of its own.
+// A receive and its buffer.
 struct Slot {
   explicit Slot(size_t capacity = 64) : buffer(capacity, '\0') {}
   Receive from(int32_t source, uint64_t tag) {
@@ -69,7 +69,7 @@ TEST(MailboxTest, AMessageGoesToTheOldestReceiveThatMatches) {
   EXPECT_EQ(status_of(*second), BP_AGAIN);
 }
 
-TEST(MailboxTest, AMessageTooLongIsConsumedAndToldInFull) {
+TEST(MailboxTest, AMessageTooLongIsConsumedAndDescribed) {
   Mailbox mailbox;
   Slot small(3), large;
   mailbox.deliver(4, 5, bytes("four"));
@@ -105,10 +105,10 @@ TEST(MailboxTest, EagerMessagesTakeBoundedMemory) {
   EXPECT_EQ(copied, Mailbox::kCapacity);
   Slot slot(data.size());
   mailbox.take(slot.from(1, 1));
-  EXPECT_EQ(mailbox.put(1, 1, data.data(), data.size()), nullptr);  // there is room again
+  EXPECT_EQ(mailbox.put(1, 1, data.data(), data.size()), nullptr);  // the capacity is free again
 }
 
-TEST(MailboxTest, WhatWaitsCanBeCancelled) {
+TEST(MailboxTest, WaitingOperationsCanBeCancelled) {
   Mailbox mailbox;
   const std::string large(Mailbox::kEagerLimit + 1, 'x');
   auto sent = mailbox.put(1, 1, large.data(), large.size());
@@ -119,12 +119,12 @@ TEST(MailboxTest, WhatWaitsCanBeCancelled) {
   EXPECT_FALSE(mailbox.cancel(received.get()));
   EXPECT_EQ(status_of(*sent), BP_CANCELLED);
   EXPECT_EQ(status_of(*received), BP_CANCELLED);
-  mailbox.deliver(1, 2, bytes("later"));  // the cancelled one takes nothing
+  mailbox.deliver(1, 2, bytes("later"));  // not for the cancelled receive
   Slot next;
   EXPECT_EQ(status_of(*mailbox.take(next.from(1, 2))), BP_OK);
 }
 
-TEST(MailboxTest, WhatALostPeerHadSentIsStillReceived) {
+TEST(MailboxTest, ArrivedMessagesOfALostPeerAreReceived) {
   Mailbox mailbox;
   const Failure gone(BP_PEER_LOST, "gone", 1);
   Slot waiting, anyone, late, there;
@@ -140,7 +140,7 @@ TEST(MailboxTest, WhatALostPeerHadSentIsStillReceived) {
   EXPECT_EQ(status_of(*any), BP_PEER_LOST);
 }
 
-TEST(MailboxTest, CloseEndsEverythingForEither) {
+TEST(MailboxTest, CloseFailsReceiversAndSenders) {
   Mailbox mailbox;
   const std::string large(Mailbox::kEagerLimit + 1, 'x');
   Slot slot, late;
@@ -175,7 +175,7 @@ TEST(MailboxTest, AnAnnouncedMessageThatIsTooLongIsNotFetched) {
   EXPECT_TRUE(is_dropped);
 }
 
-TEST(MailboxTest, AMessageThatIsNoMoreLeavesItsReceiveToTheNext) {
+TEST(MailboxTest, AReceiveOfAWithdrawnMessageTakesTheNext) {
   Mailbox mailbox;
   Slot early, late;
   const auto is_no_more = [](Receive*) { return false; };
@@ -188,7 +188,7 @@ TEST(MailboxTest, AMessageThatIsNoMoreLeavesItsReceiveToTheNext) {
   EXPECT_EQ(status_of(*received), BP_AGAIN);
 }
 
-TEST(MailboxTest, ARestoredReceiveKeepsItsPlace) {
+TEST(MailboxTest, ARestoredReceiveKeepsItsOrder) {
   Mailbox mailbox;
   Slot first, second;
   Receive taken;
@@ -226,7 +226,7 @@ TEST(MailboxTest, SendersAndReceiversOfManyThreadsLoseNothing) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(MailboxTest, AnyTagMatchesTheOldestOfUsersAlone) {
+TEST(MailboxTest, AnyTagMatchesTheOldestUserTag) {
   Mailbox mailbox;
   mailbox.deliver(1, BP_TAG_INTERNAL | 5, bytes("core's"));
   mailbox.deliver(1, UINT64_C(1) << 32, bytes("a collective's"));
@@ -243,7 +243,7 @@ TEST(MailboxTest, AnyTagMatchesTheOldestOfUsersAlone) {
   EXPECT_EQ(status_of(*mailbox.take(three.from(1, BP_ANY_TAG))), BP_AGAIN);
 }
 
-TEST(MailboxTest, OfReceivesWithAndWithoutATagTheOldestGetsTheMessage) {
+TEST(MailboxTest, TheOldestReceiveWithOrWithoutATagGetsTheMessage) {
   Mailbox mailbox;
   Slot any, named, later;
   auto first = mailbox.take(any.from(1, BP_ANY_TAG));
@@ -258,14 +258,14 @@ TEST(MailboxTest, OfReceivesWithAndWithoutATagTheOldestGetsTheMessage) {
   EXPECT_EQ(status_of(*third), BP_AGAIN);
 }
 
-// What a probe says of a message, and the message.
+// The result of a probe.
 struct Probed {
   Probed(Mailbox& mailbox, int32_t source, uint64_t tag) : message(mailbox.probe(source, tag, result)) {}
   bp_result result = {sizeof(bp_result), -7, 0, 0};
   bp_message* message;
 };
 
-TEST(MailboxTest, AProbedMessageIsReceivedOnceAndByNobodyElse) {
+TEST(MailboxTest, AProbedMessageIsReceivedOnceByItsReceive) {
   Mailbox mailbox;
   EXPECT_EQ(Probed(mailbox, 1, 5).message, nullptr);
   mailbox.deliver(2, 6, bytes("other"));
@@ -289,7 +289,7 @@ TEST(MailboxTest, AProbedMessageIsReceivedOnceAndByNobodyElse) {
   EXPECT_NE(Probed(mailbox, 2, BP_ANY_TAG).message, nullptr);
 }
 
-TEST(MailboxTest, ADroppedMessageIsDoneForItsSender) {
+TEST(MailboxTest, DroppingAMessageEndsItsSend) {
   Mailbox mailbox;
   const std::string large(Mailbox::kEagerLimit + 1, 'x');
   auto sent = mailbox.put(1, 5, large.data(), large.size());
@@ -304,7 +304,7 @@ TEST(MailboxTest, ADroppedMessageIsDoneForItsSender) {
   EXPECT_EQ(fetched, 1);
 }
 
-TEST(MailboxTest, AProbedMessageTooLongIsConsumedAndToldInFull) {
+TEST(MailboxTest, AProbedMessageTooLongIsConsumedAndDescribed) {
   Mailbox mailbox;
   const std::string large(Mailbox::kEagerLimit + 1, 'x');
   auto sent = mailbox.put(1, 5, large.data(), large.size());
@@ -328,7 +328,7 @@ TEST(MailboxTest, HeldMessagesCountAsWaitingUntilTheyAreTaken) {
   EXPECT_EQ(mailbox.put(1, 6, data.data(), data.size()), nullptr) << "there is again";
 }
 
-TEST(MailboxTest, WhatItsSenderTakesBackWhileItIsHeldCannotBeReceived) {
+TEST(MailboxTest, AHeldMessageThatItsSenderCancelsCannotBeReceived) {
   Mailbox mailbox;
   const std::string large(Mailbox::kEagerLimit + 1, 'x');
   Slot slot(large.size());
@@ -370,7 +370,7 @@ TEST(MailboxTest, AReceiveOfAProbedMessageIsNotPostedAgain) {
   EXPECT_EQ(status_of(*mailbox.take(other.from(1, 5))), BP_OK);
 }
 
-TEST(MailboxTest, OfALostPeerWhatHasArrivedIsStillReceivedIfItWasHeld) {
+TEST(MailboxTest, HeldMessagesOfALostPeerAreReceivedIfTheyHaveArrived) {
   Mailbox mailbox;
   const std::string large(Mailbox::kEagerLimit + 1, 'x');
   mailbox.deliver(1, 1, bytes("whole"));
@@ -394,7 +394,7 @@ TEST(MailboxTest, OfALostPeerWhatHasArrivedIsStillReceivedIfItWasHeld) {
   EXPECT_EQ(Probed(mailbox, BP_ANY_SOURCE, 5).message, nullptr) << "somebody else is left";
 }
 
-TEST(MailboxTest, CloseEndsWhatIsHeld) {
+TEST(MailboxTest, CloseEndsHeldMessages) {
   Mailbox mailbox;
   const std::string large(Mailbox::kEagerLimit + 1, 'x');
   auto sent = mailbox.put(1, 5, large.data(), large.size());
@@ -408,7 +408,7 @@ TEST(MailboxTest, CloseEndsWhatIsHeld) {
   EXPECT_THROW(Probed(mailbox, 1, 5), Failure);
 }
 
-TEST(MailboxTest, ProbesAndReceivesOfManyThreadsShareTheMessagesOut) {
+TEST(MailboxTest, ProbesAndReceivesOfManyThreadsTakeEachMessageOnce) {
   Mailbox mailbox;
   constexpr int kEach = 2000;
   std::atomic<int> got = 0;

@@ -5,7 +5,7 @@
 namespace backplane::sdk {
 namespace {
 
-// A recv of the message that was probed; small enough to be written here.
+// A recv of the probed message.
 std::unique_ptr<Work> recv_probed(Messenger& at, bp_message* message, Data& data, bp_result* result = nullptr) {
   bp_op op;
   bp_op_init(&op, BP_RECV);
@@ -22,7 +22,7 @@ int32_t end_of_probed(Messenger& at, bp_message* message, Data& data) {
     return failure.status();
   }
 }
-// NULL: there is none yet.
+// Null if there is none yet.
 bp_message* probe(Messenger& at, int32_t peer, uint64_t tag, bp_result* result) {
   bp_message* message = nullptr;
   const bp_probe_api* api = at.probe_table();
@@ -32,7 +32,7 @@ bp_message* probe(Messenger& at, int32_t peer, uint64_t tag, bp_result* result) 
 }
 void drop(Messenger& at, bp_message* message) { at.probe_table()->drop(at.probe_table()->ctx, message); }
 
-TEST(MessengerProbeTest, ProbedMessagesOfAllWaysAreReceived) {
+TEST(MessengerProbeTest, ProbedMessagesOfAllKindsAreReceived) {
   Wire wire(2);
   for (const size_t count : {size_t{1}, kLarge}) {
     const Data data = numbers(count);
@@ -70,7 +70,7 @@ TEST(MessengerProbeTest, ADroppedMessageEndsItsSend) {
   EXPECT_EQ(end_of(sent), BP_OK);
 }
 
-TEST(MessengerProbeTest, AMessageThatIsHeldCanBeWithdrawn) {
+TEST(MessengerProbeTest, AHeldMessageCanBeWithdrawn) {
   Wire wire(2);
   const Data large = numbers(kLarge);
   Data got(kLarge), other(1);
@@ -82,7 +82,7 @@ TEST(MessengerProbeTest, AMessageThatIsHeldCanBeWithdrawn) {
   wire.settle();
   EXPECT_EQ(end_of_probed(wire[1], message, got), BP_CANCELLED);
 
-  // The same when the receive is there already, and its answer crosses the withdrawal.
+  // The same with a posted receive, whose ready frame crosses the withdrawal.
   sent = send(wire[0], 1, 5, large);
   wire.settle();
   auto received = recv_probed(wire[1], probe(wire[1], 0, 5, &result), got);
@@ -93,7 +93,7 @@ TEST(MessengerProbeTest, AMessageThatIsHeldCanBeWithdrawn) {
   EXPECT_EQ(end_of(recv(wire[1], 0, 5, other)), BP_OK) << "the next message is not taken in its place";
 }
 
-TEST(MessengerProbeTest, OfALostPeerAHeldMessageThatArrivedIsReceived) {
+TEST(MessengerProbeTest, AnArrivedHeldMessageOfALostPeerIsReceived) {
   Wire wire(2);
   const Data small = numbers(1), large = numbers(kLarge);
   Data got(1), all(kLarge);

@@ -52,7 +52,7 @@ TEST(MessengerTest, SmallAndLargeKeepTheirOrder) {
   EXPECT_EQ(two, small);
 }
 
-TEST(MessengerTest, MessagesToOneselfNeedNoWire) {
+TEST(MessengerTest, MessagesToTheOwnRankNeedNoWire) {
   Wire wire(1);
   const Data data = numbers(kLarge);
   Data got(kLarge);
@@ -97,7 +97,7 @@ TEST(MessengerTest, UnexpectedMessagesTakeBoundedMemoryAndAllArrive) {
     ASSERT_EQ(got, data[i]);
     ASSERT_EQ(end_of(sends[i]), BP_OK);
   }
-  EXPECT_EQ(send(wire[0], 1, 5, data[0]), nullptr);  // the room was given back
+  EXPECT_EQ(send(wire[0], 1, 5, data[0]), nullptr);  // its window was returned
 }
 
 TEST(MessengerTest, ALargeMessageThatDoesNotFitIsDroppedAndItsSendDone) {
@@ -166,7 +166,7 @@ TEST(MessengerTest, AReceiveCancelledAmidItsDataLeavesTheMessageToTheNext) {
   const Data before = got;
   auto next = recv(wire[1], 0, 5, whole);
   wire.settle();
-  EXPECT_EQ(got, before);  // nobody writes there any more
+  EXPECT_EQ(got, before);  // not written after the cancel
   EXPECT_EQ(end_of(next), BP_OK);
   EXPECT_EQ(whole, data);
   EXPECT_EQ(end_of(sent), BP_OK);
@@ -174,7 +174,7 @@ TEST(MessengerTest, AReceiveCancelledAmidItsDataLeavesTheMessageToTheNext) {
   EXPECT_EQ(small, later);
 }
 
-TEST(MessengerTest, AMessageThatNobodyWantsAnyMoreIsKeptWhole) {
+TEST(MessengerTest, AMessageWhoseReceiveIsCancelledIsKeptWhole) {
   Wire wire(2);
   const Data data = numbers(kLarge);
   Data got(kLarge), whole(kLarge);
@@ -185,12 +185,12 @@ TEST(MessengerTest, AMessageThatNobodyWantsAnyMoreIsKeptWhole) {
   received->cancel();  // before any data
   wire.settle();
   EXPECT_EQ(end_of(sent), BP_OK);
-  wire[1].lost(0, Failure(BP_PEER_LOST, "rank 0 left", 0));  // what arrived whole is still received
+  wire[1].lost(0, Failure(BP_PEER_LOST, "rank 0 left", 0));  // messages that have arrived whole are still received
   EXPECT_EQ(end_of(recv(wire[1], 0, 5, whole)), BP_OK);
   EXPECT_EQ(whole, data);
 }
 
-TEST(MessengerTest, ALostPeerEndsWhatNeedsIt) {
+TEST(MessengerTest, ALostPeerFailsOperationsWithIt) {
   Wire wire(3);
   const Data data = numbers(kLarge);
   Data one(kLarge), two(kLarge), any(kLarge);
@@ -239,8 +239,8 @@ TEST(MessengerTest, AbortEndsEverythingWithItsReason) {
   EXPECT_TRUE(wire[0].aborted());
 }
 
-// Also for one that comes while another is about it: what is submitted after it has returned fails as it says.
-TEST(MessengerTest, AnAbortHasHappenedWhenItReturns) {
+// Also for a second abort during the first: operations submitted after its return fail with its reason.
+TEST(MessengerTest, AnAbortIsCompleteWhenItReturns) {
   for (int round = 0; round < 2000; ++round) {
     Wire wire(3);
     wire[0].lost(1, Failure(BP_PEER_LOST, "rank 1 has left", 1));
@@ -262,12 +262,12 @@ TEST(MessengerTest, FlushWaitsForTheTransport) {
   EXPECT_FALSE(wire[0].flush(0));
   Messenger::Bytes frame;
   EXPECT_TRUE(wire[0].next(1, frame));
-  EXPECT_FALSE(wire[0].flush(0));  // it may still be on its way
+  EXPECT_FALSE(wire[0].flush(0));  // it may still be in transit
   EXPECT_FALSE(wire[0].next(1, frame));
   EXPECT_TRUE(wire[0].flush(0));
 }
 
-TEST(MessengerTest, TheTransportKnowsWhetherALostPeerGotTheLastFrame) {
+TEST(MessengerTest, TheTransportReportsWhetherALostPeerGotTheLastFrame) {
   for (const bool is_carried : {true, false}) {
     Wire wire(2);
     const Data data = numbers(Messenger::kPiece / 4);
@@ -322,7 +322,7 @@ TEST(MessengerTest, MalformedFramesAreRefused) {
   const Messenger::Head unasked = {4, 4, 0, 99, 4};  // data of a message that was never announced
   frame.assign(Messenger::kHeadSize + 4, std::byte{});
   std::memcpy(frame.data(), &unasked, sizeof unasked);
-  EXPECT_NO_THROW(wire[0].arrived(1, frame));  // as after a message that was dropped
+  EXPECT_NO_THROW(wire[0].arrived(1, frame));  // ignored, as after a dropped message
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 
 namespace backplane::sdk {
 
-// Ranks joined by a wire that moves when it is told to.
+// Ranks and a wire between them, which moves frames on request.
 class Wire {
  public:
   explicit Wire(int32_t world_size) {
@@ -31,7 +31,7 @@ class Wire {
     (*this)[to].arrived(from, frame);
     return true;
   }
-  // Carries all there is.
+  // Carries all frames.
   void settle() {
     const auto count = static_cast<int32_t>(ranks_.size());
     for (bool busy = true; busy;) {

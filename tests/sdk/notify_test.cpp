@@ -17,7 +17,7 @@ namespace {
 
 using backplane::test::eventually;
 
-// Counts how often it was told.
+// Counts its calls.
 struct Told {
   Notice notice() {
     return {[](void* to) { ++static_cast<Told*>(to)->times; }, this};
@@ -25,7 +25,7 @@ struct Told {
   std::atomic<int> times = 0;
 };
 
-TEST(NotifyTest, ACompletionTellsOnceWhenItIsSettled) {
+TEST(NotifyTest, ACompletionNotifiesOnceWhenItIsSettled) {
   auto completion = std::make_shared<Completion>();
   CompletionWork work(completion);
   Told told;
@@ -38,7 +38,7 @@ TEST(NotifyTest, ACompletionTellsOnceWhenItIsSettled) {
   EXPECT_EQ(told.times, 1);
 }
 
-TEST(NotifyTest, ACompletionThatIsSettledTellsAtOnce) {
+TEST(NotifyTest, ASettledCompletionNotifiesAtOnce) {
   auto completion = std::make_shared<Completion>();
   completion->fail(Failure(BP_TIMEOUT, "late"));
   Told told;
@@ -46,8 +46,8 @@ TEST(NotifyTest, ACompletionThatIsSettledTellsAtOnce) {
   EXPECT_EQ(told.times, 1);
 }
 
-// Whoever sees the end may release the work, and what the notice points to, at once.
-TEST(NotifyTest, WhoSeesTheEndOfACompletionHasBeenTold) {
+// A thread that sees the end may release the work and the notice's context at once.
+TEST(NotifyTest, TheNoticePrecedesTheEndOfWait) {
   for (int round = 0; round < 2000; ++round) {
     auto completion = std::make_shared<Completion>();
     auto told = std::make_unique<Told>();
@@ -63,7 +63,7 @@ TEST(NotifyTest, WhoSeesTheEndOfACompletionHasBeenTold) {
   }
 }
 
-TEST(NotifyTest, TasksOfWorkersTellHoweverTheyEnd) {
+TEST(NotifyTest, TasksOfWorkersNotifyOnEveryEnd) {
   Told done, failed, aborted;
   {
     Workers workers(1);
@@ -84,35 +84,35 @@ TEST(NotifyTest, TasksOfWorkersTellHoweverTheyEnd) {
   EXPECT_EQ(done.times + failed.times + aborted.times, 3);
 }
 
-// A group whose operations end when the test says so.
-class Slow final : public ProcessGroup {
+// A group whose operations end on request of the test.
+class ManualGroup final : public ProcessGroup {
  public:
-  explicit Slow(bool tells) : tells_(tells) {}
+  explicit ManualGroup(bool has_notices) : has_notices_(has_notices) {}
   std::unique_ptr<Work> submit(const bp_op&) override {
-    flying.push_back(std::make_shared<Completion>());
-    if (tells_) return std::make_unique<CompletionWork>(flying.back());
-    return std::make_unique<Mute>(flying.back());
+    completions.push_back(std::make_shared<Completion>());
+    if (has_notices_) return std::make_unique<CompletionWork>(completions.back());
+    return std::make_unique<WorkWithoutNotice>(completions.back());
   }
   void abort(const Failure& why) noexcept override {
-    for (const auto& each : flying) each->fail(why);
+    for (const auto& each : completions) each->fail(why);
   }
   const void* extension(std::string_view id) override {
     if (id == BP_EXT_PROBE || id == BP_EXT_NATIVE) return this;
     return id == BP_EXT_NOTIFY ? notify_table() : nullptr;
   }
-  std::vector<std::shared_ptr<Completion>> flying;
+  std::vector<std::shared_ptr<Completion>> completions;
 
  private:
-  struct Mute final : Work {
-    explicit Mute(std::shared_ptr<Completion> of) : completion(std::move(of)) {}
+  struct WorkWithoutNotice final : Work {
+    explicit WorkWithoutNotice(std::shared_ptr<Completion> of) : completion(std::move(of)) {}
     bool wait(int64_t timeout_ns) override { return completion->wait(timeout_ns); }
     std::shared_ptr<Completion> completion;
   };
-  const bool tells_;
+  const bool has_notices_;
 };
 
-// A layer that watches, around that.
-class Watching final : public Layer {
+// A layer around that group.
+class CountingLayer final : public Layer {
  public:
   using Layer::Layer;
   std::unique_ptr<Work> submit(const bp_op& op) override {
@@ -123,16 +123,16 @@ class Watching final : public Layer {
 };
 
 struct Stack {
-  explicit Stack(bool tells) : slow(tells) {
+  explicit Stack(bool has_notices) : group(has_notices) {
     agent.struct_size = sizeof agent;
     agent.kind = BP_KIND_PROCESS_GROUP;
     agent.api = &detail::kProcessGroupApi;
-    agent.self = &slow;
+    agent.self = &group;
     bp_init init = init_of(host, 0, 1, 0);
     init.inner = &agent;
-    layer = std::make_unique<Watching>(Context(init));
+    layer = std::make_unique<CountingLayer>(Context(init));
   }
-  // The status, as the core gets it.
+  // The status that the core gets.
   int32_t on_end(const std::unique_ptr<Work>& work, Told& told) {
     const auto* api = static_cast<const bp_notify_api*>(layer->extension(BP_EXT_NOTIFY));
     const Notice notice = told.notice();
@@ -140,12 +140,12 @@ struct Stack {
   }
 
   MemoryHost host;
-  Slow slow;
+  ManualGroup group;
   bp_agent agent{};
-  std::unique_ptr<Watching> layer;
+  std::unique_ptr<CountingLayer> layer;
 };
 
-TEST(NotifyTest, ALayerAsksTheWrappedGroupWithItsOwnWork) {
+TEST(NotifyTest, ALayerPassesTheWrappedGroupsWork) {
   Stack stack(true);
   bp_op op;
   bp_op_init(&op, BP_SEND);
@@ -153,28 +153,28 @@ TEST(NotifyTest, ALayerAsksTheWrappedGroupWithItsOwnWork) {
   const std::unique_ptr<Work> work = stack.layer->submit(op);
   EXPECT_EQ(stack.on_end(work, told), BP_OK);
   EXPECT_EQ(told.times, 0);
-  stack.slow.flying.back()->finish();
+  stack.group.completions.back()->finish();
   EXPECT_EQ(told.times, 1);
   EXPECT_EQ(stack.layer->seen, 0) << "that is by wait";
   EXPECT_TRUE(work->wait(0));
   EXPECT_EQ(stack.layer->seen, 1);
 }
 
-TEST(NotifyTest, ALayerSaysThatAWorkHasNoNotice) {
+TEST(NotifyTest, ALayerReportsThatAWorkHasNoNotice) {
   Stack stack(false);
   bp_op op;
   bp_op_init(&op, BP_SEND);
   Told told;
   const std::unique_ptr<Work> work = stack.layer->submit(op);
   EXPECT_EQ(stack.on_end(work, told), BP_UNSUPPORTED);
-  stack.slow.abort(Failure(BP_CANCELLED, "over"));
+  stack.group.abort(Failure(BP_CANCELLED, "over"));
   EXPECT_EQ(told.times, 0);
 }
 
-TEST(NotifyTest, ALayerHandsOnWhatTakesNoWorks) {
+TEST(NotifyTest, ALayerForwardsExtensionsWithoutWorks) {
   const Stack stack(true);
-  EXPECT_EQ(stack.layer->extension(BP_EXT_PROBE), &stack.slow);
-  EXPECT_EQ(stack.layer->extension(BP_EXT_NATIVE), &stack.slow);
+  EXPECT_EQ(stack.layer->extension(BP_EXT_PROBE), &stack.group);
+  EXPECT_EQ(stack.layer->extension(BP_EXT_NATIVE), &stack.group);
   EXPECT_EQ(stack.layer->extension("backplane.unknown/1"), nullptr);
 }
 

@@ -20,7 +20,7 @@
 namespace backplane::sdk {
 namespace {
 
-// How often something has happened, and waiting for it.
+// A counter that tests wait for.
 class Counter {
  public:
   void add() {
@@ -28,7 +28,7 @@ class Counter {
     ++count_;
     changed_.notify_all();
   }
-  // False: not within a minute.
+  // Waits at most a minute. Returns false after that.
   bool reaches(int count) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::minutes(1), [this, count] { return count_ >= count; });
@@ -65,7 +65,7 @@ TEST(PollerTest, EachWakeIsFollowedByACall) {
   }
 }
 
-TEST(PollerTest, BusyMeansAgainAtOnce) {
+TEST(PollerTest, BusyIsCalledAgainAtOnce) {
   Counter calls;
   std::atomic<int> left = 100;
   Poller poller(
@@ -135,10 +135,10 @@ TEST(PollerTest, AnIdleGroupSleeps) {
   poller.wake();
   ASSERT_TRUE(calls.reaches(2));
   poller.stop();
-  EXPECT_LE(calls.count(), 4);  // the first, the wake, and what they may have overlapped with
+  EXPECT_LE(calls.count(), 4);  // the first and the wake, with one overlapping call each
 }
 
-TEST(PollerTest, AFailureIsToldOnceAndEndsTheCalls) {
+TEST(PollerTest, AFailureIsReportedOnceAndEndsTheCalls) {
   Counter failures, calls;
   Poller poller(
       [&calls](Poller::Sleep&) -> bool {
@@ -157,8 +157,8 @@ TEST(PollerTest, AFailureIsToldOnceAndEndsTheCalls) {
   EXPECT_EQ(calls.count(), 1);
 }
 
-// Whoever is to fail the group finds no memory for that at first.
-TEST(PollerTest, AFailureIsToldUntilItIsHeard) {
+// The first report of the failure runs out of memory.
+TEST(PollerTest, AFailureIsReportedUntilThatSucceeds) {
   std::atomic<int> told = 0;
   std::promise<std::string> heard;
   const Poller poller([](Poller::Sleep&) -> bool { throw std::bad_alloc(); },
@@ -192,9 +192,9 @@ TEST(PollerTest, StopMayBeCalledAgain) {
   });
 }
 
-// The stop comes at every moment of what a wake sets going.
+// Stops at all moments after a wake.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kStops = 5'000;  // each of the moments once
+constexpr int kStops = 5'000;  // one per moment
 #else
 constexpr int kStops = 20'000;
 #endif
@@ -216,7 +216,7 @@ TEST(PollerTest, StopAmidAWakeIsNotLost) {
       }
       poller.wake();
       const auto moment = Clock::now() + std::chrono::nanoseconds(round * 13 % 60'000);
-      while (Clock::now() < moment) {  // too short to be slept
+      while (Clock::now() < moment) {  // too short for a sleep
       }
       poller.stop();
     }

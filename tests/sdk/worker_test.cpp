@@ -13,7 +13,7 @@
 namespace backplane::sdk {
 namespace {
 
-constexpr int64_t kLong = 60'000'000'000;  // nanoseconds; only reached by what is broken
+constexpr int64_t kLong = 60'000'000'000;  // nanoseconds; reached only on failure
 
 int32_t outcome(Work& work) {
   try {
@@ -23,7 +23,7 @@ int32_t outcome(Work& work) {
   }
 }
 
-// Opened once, for whoever waits. What waits for longer than a minute fails the test.
+// Opened once, for all waiting threads. A wait of more than a minute fails the test.
 class Gate {
  public:
   void open() {
@@ -42,7 +42,7 @@ class Gate {
   bool is_open_ = false;
 };
 
-// A task that blocks like a library, until it is told to give up. Sets *is_over (may be NULL) before it ends.
+// A task that blocks like a library until it is stopped. Sets *is_over (may be null) before it ends.
 auto blocking(Gate& started, std::atomic<bool>* is_over = nullptr) {
   return [&started, is_over](const std::stop_token& stop) {
     Gate interrupted;
@@ -54,7 +54,7 @@ auto blocking(Gate& started, std::atomic<bool>* is_over = nullptr) {
   };
 }
 
-TEST(WorkerTest, TasksRunInOrderAndTellTheirOutcome) {
+TEST(WorkerTest, TasksRunInOrderAndReportTheirOutcome) {
   Workers workers(1);
   std::vector<int> order;
   auto one = workers.submit([&order] { order.push_back(1); });
@@ -68,7 +68,7 @@ TEST(WorkerTest, TasksRunInOrderAndTellTheirOutcome) {
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
 }
 
-TEST(WorkerTest, WhatHasNotStartedIsCancelledAtOnce) {
+TEST(WorkerTest, ATaskThatHasNotStartedIsCancelledAtOnce) {
   Workers workers(1);
   Gate started, go_on;
   std::atomic<bool> has_run = false;
@@ -85,18 +85,18 @@ TEST(WorkerTest, WhatHasNotStartedIsCancelledAtOnce) {
   EXPECT_FALSE(has_run);
 }
 
-TEST(WorkerTest, ARunningTaskIsToldToGiveUp) {
+TEST(WorkerTest, ARunningTaskIsStopped) {
   Workers workers(1);
   Gate started;
   auto work = workers.submit(blocking(started));
   started.wait();
   work->cancel();
-  EXPECT_EQ(outcome(*work), BP_CANCELLED);  // not what the library said
+  EXPECT_EQ(outcome(*work), BP_CANCELLED);  // not the library's error
   auto next = workers.submit([] {});
   EXPECT_EQ(outcome(*next), BP_OK);
 }
 
-TEST(WorkerTest, ATaskThatIsDoneAnywayIsDone) {
+TEST(WorkerTest, AStoppedTaskThatCompletesIsDone) {
   Workers workers(1);
   Gate started, told;
   auto work = workers.submit([&started, &told](const std::stop_token&) {
@@ -109,7 +109,7 @@ TEST(WorkerTest, ATaskThatIsDoneAnywayIsDone) {
   EXPECT_EQ(outcome(*work), BP_OK);
 }
 
-TEST(WorkerTest, AbortEndsWhatRunsAndWhatWaitsWithItsReason) {
+TEST(WorkerTest, AbortEndsRunningAndWaitingTasksWithItsReason) {
   Workers workers(1);
   Gate started;
   auto running = workers.submit(blocking(started));
@@ -123,7 +123,7 @@ TEST(WorkerTest, AbortEndsWhatRunsAndWhatWaitsWithItsReason) {
   EXPECT_STREQ(refusal.what(), "rank 3 died");
 }
 
-TEST(WorkerTest, TheEndInterruptsWhatRuns) {
+TEST(WorkerTest, DestructionStopsRunningTasks) {
   Gate started, started_too;
   std::atomic<bool> is_over = false, is_over_too = false, has_run = false;
   {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Somebody who sits between a client and a store: reads along, changes bytes, cuts the connection.
+// A man in the middle between a client and a store: records and changes bytes, and closes the connection.
 #pragma once
 
 #include <arpa/inet.h>
@@ -18,51 +18,22 @@
 #include <thread>
 #include <utility>
 
+#include "store/raw_socket.hpp"
 #include "store/store_fixture.hpp"
 
 namespace backplane::core {
-
-inline int dial_loopback(uint16_t port) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const sockaddr_in address = loopback(port);
-  EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  const timeval limit = {60, 0};
-  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  return fd;
-}
-
-inline void send_all(int fd, const std::string& bytes) {
-  EXPECT_EQ(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-}
-
-// What the other end says until it closes the connection.
-inline std::string drain(int fd) {
-  std::string all;
-  char buffer[4096];
-  for (;;) {
-    const ssize_t got = ::recv(fd, buffer, sizeof buffer, 0);
-    if (got < 0 && errno == EAGAIN) ADD_FAILURE() << "the other end keeps the connection";
-    if (got <= 0) return all;
-    all.append(buffer, static_cast<size_t>(got));
-  }
-}
 
 // Serves one connection.
 class Relay {
  public:
   enum class Way { kToServer, kToClient };
-  // May change the bytes; `offset` of the first one on its way. False cuts the connection after them.
-  using Meddle = std::function<bool(Way way, size_t offset, std::string& bytes)>;
+  // May change the bytes. `offset`: position of the first one in its direction. False: closes the connection after
+  // them.
+  using Change = std::function<bool(Way way, size_t offset, std::string& bytes)>;
 
   explicit Relay(
-      uint16_t server, Meddle meddle = [](Way, size_t, std::string&) { return true; })
-      : server_(server), meddle_(std::move(meddle)), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address = loopback(0);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::listen(listener_, 4), 0);
-    ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
+      uint16_t server, Change change = [](Way, size_t, std::string&) { return true; })
+      : server_(server), change_(std::move(change)), listener_(listen_loopback(port_)) {
     thread_ = std::thread([this] { run(); });
   }
   ~Relay() { stop(); }
@@ -78,9 +49,9 @@ class Relay {
     ::close(listener_);
     ::close(stop_);
   }
-  // What was said, before it was changed.
-  const std::string& to_server() const { return said_[0]; }
-  const std::string& to_client() const { return said_[1]; }
+  // The bytes as they were sent.
+  const std::string& to_server() const { return sent_[0]; }
+  const std::string& to_client() const { return sent_[1]; }
 
  private:
   void run() {
@@ -105,19 +76,19 @@ class Relay {
     const ssize_t got = ::recv(from, buffer, sizeof buffer, MSG_DONTWAIT);
     if (got <= 0) return got < 0 && errno == EAGAIN;
     std::string bytes(buffer, static_cast<size_t>(got));
-    std::string& said = said_[way == Way::kToServer ? 0 : 1];
-    const size_t offset = said.size();
-    said += bytes;
-    const bool go_on = meddle_(way, offset, bytes);
-    return ::send(to, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()) && go_on;
+    std::string& sent = sent_[way == Way::kToServer ? 0 : 1];
+    const size_t offset = sent.size();
+    sent += bytes;
+    const bool keep = change_(way, offset, bytes);
+    return ::send(to, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()) && keep;
   }
 
   const uint16_t server_;
-  const Meddle meddle_;
-  const int listener_;
+  const Change change_;
   const int stop_ = ::eventfd(0, EFD_CLOEXEC);
   uint16_t port_ = 0;
-  std::string said_[2];
+  const int listener_;
+  std::string sent_[2];
   std::thread thread_;
 };
 

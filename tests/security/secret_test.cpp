@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the job's secret may come from, and the sentence for each way in which it may not.
+// The sources of the job's secret, and the error of each invalid one.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -9,6 +9,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "environment.hpp"
+#include "registry/selection.hpp"
 #include "security/secret.hpp"
 #include "store/store_fixture.hpp"
 
@@ -35,7 +37,7 @@ class SecretTest : public testing::Test {
     return path;
   }
 
-  // Throws nothing but sentences that do not contain it.
+  // Errors must not contain the secret.
   void expect_refused(const std::string& part) {
     const Error error = error_of([] { environment_secret(); });
     const std::string text = error.what();
@@ -144,6 +146,17 @@ TEST_F(SecretTest, AFileStoreMustBePrivate) {
   EXPECT_ERROR(BP_INVALID, "is open to other users", make_file_store(path)->get("k", soon()));
   environment_.set("BACKPLANE_SECRET_FILE", std::nullopt);
   EXPECT_EQ(make_file_store(path)->get("k", soon()), "v");
+}
+
+TEST(SecureEnvironment, NamesNeitherFilesNorCode) {
+  Environment environment;
+  environment.set("BACKPLANE_TRACE_DIR", "/evil");
+  EXPECT_EQ(trusted_variable("BACKPLANE_TRACE_DIR", false), "/evil");
+  EXPECT_EQ(trusted_variable("BACKPLANE_TRACE_DIR", true), std::nullopt);
+  environment.set("BACKPLANE_BACKEND", "nccl?library=/evil.so");
+  EXPECT_EQ(requested_or(nullptr, "BACKPLANE_BACKEND", false), "nccl?library=/evil.so");
+  EXPECT_ERROR(BP_INVALID, "BACKPLANE_BACKEND has options", requested_or(nullptr, "BACKPLANE_BACKEND", true));
+  EXPECT_EQ(requested_or("nccl?library=mine.so", "BACKPLANE_BACKEND", true), "nccl?library=mine.so");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs with a secret as users start them: what the launcher hands on, which backends are taken, and that the secret
-// itself is nowhere to be seen.
+// Jobs with a secret under `backplane run`: the environment of the ranks, refused backends, and no disclosure of the
+// secret.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kSecret = "s3cretWordOfThisTestThatNobodyPrints";
 
-// Free at this moment: the launcher that is given it binds it soon.
+// A port that is free now. The launcher binds it soon.
 std::string free_port() {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -52,7 +52,7 @@ class SecureRun : public testing::Test {
     EXPECT_FALSE(contains(outcome.out + outcome.err, kSecret)) << outcome.out << outcome.err;
   }
 
-  const Workplace place_;
+  const ScopedDirectory place_;
   const std::string file_ = place_.file("secret");
 };
 
@@ -70,7 +70,7 @@ TEST_F(SecureRun, TheLauncherCreatesASecret) {
   EXPECT_EQ(count_lines(outcome.out, "[1] word of 0"), 1U) << outcome.out;
 }
 
-// Each job draws its own; the descriptor cannot be written, and carries no name that leads to it.
+// Each job has a random secret. Its descriptor is read-only and has no path.
 TEST_F(SecureRun, TheCreatedSecretIsSealed) {
   const std::string show =
       "cat /proc/self/fd/$BACKPLANE_SECRET_FD; echo; stat -Lc %s /proc/self/fd/$BACKPLANE_SECRET_FD; "
@@ -137,11 +137,12 @@ TEST_F(SecureRun, NodesShareTheFile) {
   std::ofstream(other) << "another secret of a job\n";
   ::chmod(other.c_str(), 0600);
   Command first(node(0, file_));
-  // Whoever has another secret is turned away, as soon as there is a store.
-  const Outcome stranger = run(node(1, other));
-  EXPECT_EQ(stranger.code, 8);
-  EXPECT_TRUE(contains(stranger.err, "has another job secret than this rank (BACKPLANE_SECRET_FILE)")) << stranger.err;
-  expect_no_secret(stranger);
+  // A rank with another secret is refused as soon as there is a store.
+  const Outcome other_job = run(node(1, other));
+  EXPECT_EQ(other_job.code, 8);
+  EXPECT_TRUE(contains(other_job.err, "has another job secret than this rank (BACKPLANE_SECRET_FILE)"))
+      << other_job.err;
+  expect_no_secret(other_job);
   const Outcome second = run(node(1, file_));
   EXPECT_EQ(second.code, 0) << second.err;
   EXPECT_EQ(count_lines(second.out, "word of 0"), 1U) << second.out;

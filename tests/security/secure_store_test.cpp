@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The TCP store of a job with a secret: who gets in, and what somebody on the way can do.
+// The TCP store of a job with a secret: accepted clients, and attacks on the connection.
 #include <sys/resource.h>
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "backplane/base/pending_connections.hpp"
 #include "log.hpp"
 #include "security/connection_limiter.hpp"
 #include "security/handshake.hpp"
@@ -24,7 +25,7 @@ std::shared_ptr<const Secret> secret(const std::string& bytes = "a secret of 32 
   return std::make_shared<const Secret>(bytes, "this test");
 }
 
-// What the core logs while this lives.
+// Collects the log of the core during its lifetime.
 class Log {
  public:
   Log() { set_log(take, this); }
@@ -55,7 +56,7 @@ class SecureStore : public testing::Test {
     options_.port = server_->port();
   }
 
-  // Through somebody else's port.
+  // Through the relay.
   TcpStoreOptions via(const Relay& relay) const {
     TcpStoreOptions options = options_;
     options.port = relay.port();
@@ -119,7 +120,7 @@ TEST_F(SecureStore, AStoreWithoutASecretIsNotTrusted) {
 TEST_F(SecureStore, RefusesAnotherJobWithTheSameSecret) {
   TcpStoreOptions options = options_;
   options.job_id = "other";
-  EXPECT_ERROR(BP_INVALID, "belongs to job 'the job', this rank is of job 'other'", make_tcp_store(options, soon()));
+  EXPECT_ERROR(BP_INVALID, "belongs to another job, this rank is of job 'other'", make_tcp_store(options, soon()));
 }
 
 TEST_F(SecureStore, FramesAreEncrypted) {
@@ -146,10 +147,7 @@ TEST_F(SecureStore, ReplaysAreRefused) {
     EXPECT_EQ(store->add("count", 1, soon()), 1);
   }
   relay.stop();
-  const int fd = dial_loopback(options_.port);
-  send_all(fd, relay.to_server());
-  const std::string answer = drain(fd);
-  ::close(fd);
+  const std::string answer = RawClient(options_.port, relay.to_server()).drain();
   // The key of this connection, then the refusal, which is not sealed.
   const size_t first = kSizeBytes + decode_size(answer.data());
   ASSERT_GT(answer.size(), first + kSizeBytes);
@@ -161,9 +159,9 @@ TEST_F(SecureStore, ReplaysAreRefused) {
 
 TEST_F(SecureStore, ChangedFramesAreRefused) {
   const auto talk = [this](const Relay& relay) {
-    const auto store = make_tcp_store(via(relay), in_ms(3000));
-    store->set("a", "1", in_ms(3000));
-    return store->get("a", in_ms(3000));
+    const auto store = make_tcp_store(via(relay), soon());
+    store->set("a", "1", soon());
+    return store->get("a", soon());
   };
   size_t said[2] = {0, 0};
   {
@@ -173,7 +171,7 @@ TEST_F(SecureStore, ChangedFramesAreRefused) {
     said[0] = honest.to_server().size();
     said[1] = honest.to_client().size();
   }
-  // Sizes are left alone: a larger one only means that more is waited for.
+  // Sizes are not changed: with a larger one the receiver would only wait for more bytes.
   for (const auto way : {Relay::Way::kToServer, Relay::Way::kToClient}) {
     int noticed = 0;
     for (size_t at = 20; at < said[way == Relay::Way::kToServer ? 0 : 1]; at += 13) {
@@ -194,7 +192,7 @@ TEST_F(SecureStore, ChangedFramesAreRefused) {
       }
       if (!changed) continue;
       ++noticed;
-      // The very last words of a client are not answered.
+      // The last frame of a client gets no reply.
       if (!error && way == Relay::Way::kToServer && at + 100 > said[0]) continue;
       ASSERT_TRUE(error) << "a changed byte at " << at << " was believed";
       EXPECT_TRUE(error->status() == BP_INVALID || error->status() == BP_PEER_LOST) << at << ": " << error->what();
@@ -221,38 +219,38 @@ TEST_F(SecureStore, ACutConnectionIsAnError) {
 }
 
 TEST_F(SecureStore, KeysOfSmallOrderAreRefused) {
-  const int fd = dial_loopback(options_.port);
-  send_all(fd, encode_key_offer(std::string(kKeySize, '\0')));
-  EXPECT_EQ(drain(fd), "");
-  ::close(fd);
+  EXPECT_EQ(RawClient(options_.port, encode_key_offer(std::string(kKeySize, '\0'))).drain(), "");
   expect_service();
 }
 
 TEST_F(SecureStore, AClientWithoutTheSecretIsRefusedAfterTheKeyExchange) {
   for (const size_t size : {1, 15, 16, 64, 2000}) {
-    const int fd = dial_loopback(options_.port);
-    send_all(fd, encode_key_offer(KeyExchange(KeyExchange::End::kClient).public_key()));
-    send_all(fd, Packer().raw(std::string(size, 'x')).frame());
-    const std::string answer = drain(fd);
+    RawClient client(options_.port, encode_key_offer(KeyExchange(KeyExchange::End::kClient).public_key()));
+    client.send(Packer().raw(std::string(size, 'x')).frame());
+    const std::string answer = client.drain();
     EXPECT_NE(answer.find("has another job secret"), std::string::npos) << size;
     EXPECT_EQ(answer.find("the job"), answer.find("the job secret")) << "a word of the job";
-    ::close(fd);
   }
-  const int fd = dial_loopback(options_.port);
-  send_all(fd, encode_key_offer(KeyExchange(KeyExchange::End::kClient).public_key()));
-  send_all(fd, Packer().u32(1U << 20).bytes());  // more than a Hello may have: closed before anything is kept
-  EXPECT_EQ(drain(fd).size(), encode_key_reply(std::string(kKeySize, 'k')).size());
-  ::close(fd);
+  RawClient client(options_.port, encode_key_offer(KeyExchange(KeyExchange::End::kClient).public_key()));
+  client.send(Packer().u32(1U << 20).bytes());  // longer than a Hello may be: closed before memory is allocated
+  EXPECT_EQ(client.drain().size(), encode_key_reply(std::string(kKeySize, 'k')).size());
 }
 
-// Idle connections, as many as the server would ever keep and more, and garbage beside them.
+// More idle connections than the server keeps, and connections with invalid bytes.
 TEST_F(SecureStore, AFloodLocksOutNoRank) {
   rlimit limit = {};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  const size_t flood = std::min<size_t>(max_pending_connections() + 100, static_cast<size_t>(limit.rlim_cur) / 2);
-  ASSERT_GT(flood, max_pending_connections());
+  const size_t flood = std::min<size_t>(base::max_pending_connections() + 100, static_cast<size_t>(limit.rlim_cur) / 2);
+  ASSERT_GT(flood, base::max_pending_connections());
+  constexpr std::chrono::seconds kIdleTime(5);  // after which each is closed, however many there are
+  const auto begin = std::chrono::steady_clock::now();
   std::vector<int> idle;
   for (size_t i = 0; i < flood; ++i) idle.push_back(dial_loopback(options_.port));
+  pollfd oldest = {idle.front(), POLLIN, 0};
+  pollfd newest = {idle.back(), POLLIN, 0};
+  EXPECT_EQ(::poll(&oldest, 1, 60'000), 1) << "the server keeps all that come";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kIdleTime) << "closed because of its age";
+  EXPECT_EQ(::poll(&newest, 1, 0), 0) << "the newest is closed";
   std::atomic<bool> over = false;
   std::thread noise([this, &over] {
     std::mt19937 random(7);
@@ -273,8 +271,6 @@ TEST_F(SecureStore, AFloodLocksOutNoRank) {
   }
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(make_tcp_store(options_, soon())->add("work", 0, soon()), 200);
-  pollfd oldest = {idle.front(), POLLIN, 0};
-  EXPECT_EQ(::poll(&oldest, 1, 1000), 1) << "the server keeps all that come";
   over = true;
   noise.join();
   for (const int fd : idle) ::close(fd);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Key-value spaces as a program may have them, with the callbacks over them.
+// Key-value spaces of programs, and callbacks over them.
 #pragma once
 
 #include <charconv>
@@ -17,7 +17,7 @@
 
 namespace backplane::core {
 
-// The stores over a space. Its end waits for theirs: a callback that was left behind still uses the space.
+// The stores over a space. The destructor waits for their ends, because a detached callback still uses the space.
 class Users {
  public:
   ~Users() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What only a store of callbacks does: wrong answers, callbacks that do not come back, the end of the program's part.
+// Tests of callback stores alone: invalid results, callbacks that do not return, release of the program's functions.
 #include <atomic>
 #include <future>
 #include <memory>
@@ -14,7 +14,7 @@
 namespace backplane::core {
 namespace {
 
-// A map of which single callbacks are replaced by wrong ones.
+// A map. Tests replace single callbacks by wrong ones.
 class CallbackStoreTest : public testing::Test {
  protected:
   std::shared_ptr<Store> open() { return make_callback_store(table_); }
@@ -112,7 +112,7 @@ TEST_F(CallbackStoreTest, KeysWithNulAreRefused) {
   EXPECT_ERROR(BP_INVALID, "contains a NUL", store->check({"a", key}, soon()) || store->check({key}, soon()));
 }
 
-// What a callback is told about time.
+// The timeouts that callbacks get.
 TEST_F(CallbackStoreTest, TimeoutsAreThoseOfTheHeader) {
   static std::vector<int64_t> told;
   told.clear();
@@ -138,7 +138,7 @@ TEST_F(CallbackStoreTest, TimeoutsAreThoseOfTheHeader) {
   EXPECT_EQ(told[4], 0);
 }
 
-// A space whose `set` does not return before it is let go, whatever its timeout.
+// A space whose `set` ignores its timeout and returns when the test releases it.
 struct Stuck {
   Stuck() {
     table = MapSpace().callbacks();
@@ -172,7 +172,7 @@ TEST(CallbackStoreStuck, InterruptionEndsTheCall) {
   EXPECT_EQ(error.status(), BP_CANCELLED);
   EXPECT_STREQ(error.what(), "the group was aborted");
   store.reset();
-  EXPECT_EQ(stuck.releases, 0);  // the callback that is detached may still use what the program gave
+  EXPECT_EQ(stuck.releases, 0);  // the detached callback may still use the program's context
   stuck.go.set_value();
   stuck.await_release();
   EXPECT_EQ(stuck.releases, 1);

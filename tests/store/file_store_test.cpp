@@ -30,7 +30,7 @@ class FileStoreTest : public testing::Test {
   const std::string path_ = directory_.file("store");
 };
 
-// In a child without threads of its own; true if the body threw nothing.
+// Runs the body in a child process with one thread. True if it throws nothing.
 bool run_in_child(const std::function<void()>& body) {
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -80,7 +80,7 @@ TEST_F(FileStoreTest, AnotherFileIsNotOverwritten) {
   EXPECT_EQ(contents(), "my thesis, chapter 1");
 }
 
-// A process that dies while it appends leaves any number of bytes of its record.
+// A process that dies during an append leaves a part of its record.
 TEST_F(FileStoreTest, AnIncompleteRecordIsTruncated) {
   make_file_store(path_)->set("a", "1", soon());
   const std::string before = contents();
@@ -125,7 +125,33 @@ TEST_F(FileStoreTest, DamageInTheMiddleIsAnError) {
   EXPECT_ERROR(BP_RESOURCE, "was damaged", make_file_store(path_)->check({"a"}, soon()));
 }
 
-// Each has ever longer pauses, in which the looks of the others are no news.
+// Handles that have read nothing, a part, or everything find the same values after the log was compacted.
+TEST_F(FileStoreTest, RemovedKeysLeaveTheDisk) {
+  const auto writer = make_file_store(path_);
+  const auto reader = make_file_store(path_);
+  writer->set("kept", std::string(1000, 'k'), soon());
+  for (int round = 0; round < 100; ++round) {
+    if (round % 50 == 1) {
+      EXPECT_FALSE(reader->check({"group/1"}, soon()));
+    }
+    for (int key = 0; key < 10; ++key) writer->set("group/" + std::to_string(key), std::string(1000, 'v'), soon());
+    writer->set("round", std::to_string(round), soon());
+    writer->remove_prefix("group/", soon());
+  }
+  struct stat info = {};
+  ASSERT_EQ(::stat(path_.c_str(), &info), 0);
+  EXPECT_GT(info.st_size, 1'000'000);
+  EXPECT_LT(info.st_blocks * 512, 200'000);
+  for (const auto& store : {writer, reader, make_file_store(path_)}) {
+    EXPECT_EQ(store->num_keys(soon()), 2);
+    EXPECT_EQ(store->get("round", soon()), "99");
+    EXPECT_EQ(store->get("kept", soon()), std::string(1000, 'k'));
+  }
+  reader->set("later", "1", soon());
+  EXPECT_EQ(writer->get("later", soon()), "1");
+}
+
+// The pauses of each waiter grow, and reads by others do not reset them.
 TEST_F(FileStoreTest, WaitingThreadsDoNotWakeEachOther) {
   const auto store = make_file_store(path_);
   store->set("there", "1", Deadline::never());

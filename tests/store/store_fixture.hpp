@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of the stores share.
+// Shared by the tests of stores.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 namespace backplane::core {
 
 inline Deadline in_ms(int64_t ms) { return Deadline::after(ms * 1'000'000); }
-// For what must succeed: long enough for a busy machine under a sanitizer.
+// The deadline of calls that must succeed, also on a busy machine under a sanitizer.
 inline Deadline soon() { return in_ms(60'000); }
 
 inline sockaddr_in loopback(uint16_t port) {
@@ -50,8 +50,7 @@ inline Error error_of(const std::function<void()>& body) {
     EXPECT_EQ(error_.status(), status_) << error_.what();                                                \
     EXPECT_NE(std::string(error_.what()).find(part), std::string::npos) << "it says: " << error_.what(); \
   } while (false)
-// The same with a regular expression: for times that were left when a call began, which are those it was given, or
-// less.
+// The same with a regular expression, for the remaining time in a text, which may be less than the call's timeout.
 #define EXPECT_ERROR_LIKE(status_, pattern, body)                                                       \
   do {                                                                                                  \
     const ::backplane::core::Error error_ = ::backplane::core::error_of([&] { body; });                 \
@@ -59,7 +58,7 @@ inline Error error_of(const std::function<void()>& body) {
     EXPECT_TRUE(std::regex_search(error_.what(), std::regex(pattern))) << "it says: " << error_.what(); \
   } while (false)
 
-// A directory of its own, removed at the end.
+// An empty directory, which the destructor removes.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -108,7 +107,7 @@ class Environment {
   std::map<std::string, std::optional<std::string>> before_;
 };
 
-// A port that was free a moment ago.
+// A port that is free now.
 inline uint16_t free_port() { return make_tcp_store_server({})->port(); }
 
 }  // namespace backplane::core

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every store does, run over all of them.
+// The operations of all stores, over each kind.
 #include <condition_variable>
 #include <future>
 #include <memory>
@@ -15,7 +15,7 @@
 namespace backplane::core {
 namespace {
 
-// Gives handles on one and the same store, as ranks would have them.
+// Creates handles of one store, one per rank.
 class Backing {
  public:
   virtual ~Backing() = default;
@@ -58,7 +58,7 @@ class TcpBacking final : public Backing {
   std::unique_ptr<TcpStoreServer> server_ = make_tcp_store_server({});
 };
 
-// Each handle as another process would make it.
+// Creates each handle as a separate process does.
 template <typename Space>
 class CallbackBacking final : public Backing {
  public:
@@ -172,6 +172,21 @@ TEST_P(StoreTest, RemovesAndChecks) {
   EXPECT_TRUE(backing_->open()->remove("k", soon()));
   EXPECT_FALSE(store_->check({"k"}, soon()));
   EXPECT_EQ(store_->num_keys(soon()), 0);
+}
+
+TEST_P(StoreTest, RemovesPrefixes) {
+  if (!store_->removes_prefixes()) {
+    EXPECT_ERROR(BP_UNSUPPORTED, "cannot list its keys", store_->remove_prefix("a/", soon()));
+    return;
+  }
+  for (const char* key : {"a", "a/1", "a/2/3", "a/z", "a0", "b/1"}) store_->set(key, "", soon());
+  const auto other = backing_->open();
+  EXPECT_TRUE(other->check({"a/z"}, soon()));
+  store_->remove_prefix("a/", soon());
+  EXPECT_TRUE(other->check({"a", "a0", "b/1"}, soon()));
+  EXPECT_EQ(other->num_keys(soon()), 3);
+  store_->remove_prefix("a/", soon());
+  EXPECT_EQ(other->num_keys(soon()), 3);
 }
 
 TEST_P(StoreTest, GetWaitsForSet) {

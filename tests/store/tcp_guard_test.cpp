@@ -1,63 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Peers that do not speak the protocol, on both ends.
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <chrono>
+#include <fstream>
 #include <functional>
+#include <new>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "store/raw_socket.hpp"
+#include "store/tcp_listener.hpp"
 #include "store/wire.hpp"
 #include "store_fixture.hpp"
 
 namespace backplane::core {
 namespace {
-
-// A client without manners.
-class RawClient {
- public:
-  explicit RawClient(uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const sockaddr_in address = loopback(port);
-    EXPECT_EQ(::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    const timeval limit = {60, 0};
-    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  }
-  ~RawClient() { ::close(fd_); }
-  RawClient(const RawClient&) = delete;
-  RawClient& operator=(const RawClient&) = delete;
-
-  void send(const std::string& bytes) { ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // Reads, and forgets, so many bytes. False if they do not come.
-  bool skip(size_t bytes) {
-    std::string buffer(size_t{1} << 20, '\0');
-    while (bytes > 0) {
-      const ssize_t got = ::recv(fd_, buffer.data(), std::min(bytes, buffer.size()), 0);
-      if (got <= 0) return false;
-      bytes -= static_cast<size_t>(got);
-    }
-    return true;
-  }
-  // Reads until the server closes the connection; what it said.
-  std::string drain() {
-    std::string all;
-    char buffer[4096];
-    for (;;) {
-      const ssize_t got = ::recv(fd_, buffer, sizeof buffer, 0);
-      if (got < 0 && errno == EAGAIN) ADD_FAILURE() << "the server keeps the connection";
-      if (got <= 0) return all;
-      all.append(buffer, static_cast<size_t>(got));
-    }
-  }
-
- private:
-  const int fd_;
-};
 
 class TcpGuard : public testing::Test {
  protected:
@@ -72,6 +33,20 @@ class TcpGuard : public testing::Test {
   std::unique_ptr<TcpStoreServer> server_ = make_tcp_store_server({});
   std::shared_ptr<Store> good_ = make_tcp_store(to_server(), soon());
 };
+
+// As without memory for one client.
+TEST(TcpListener, AnExceptionEndsOnlyItsConnection) {
+  boost::asio::io_context io{1};
+  int connected = 0;
+  const Listener listener(io, "127.0.0.1", 0, Deadline::after(0), [&io, &connected](const Tcp::socket&) {
+    if (++connected == 1) throw std::bad_alloc();
+    io.stop();
+  });
+  const RawClient first(listener.endpoint().port());
+  const RawClient second(listener.endpoint().port());
+  io.run_for(std::chrono::minutes(1));
+  EXPECT_EQ(connected, 2);
+}
 
 TEST_F(TcpGuard, GarbageClosesOnlyItsConnection) {
   std::mt19937 random(5);
@@ -110,6 +85,83 @@ TEST_F(TcpGuard, AnotherVersionIsRefusedWithBothVersions) {
   EXPECT_NE(welcome->text.find("speaks protocol 2, this rank speaks 99"), std::string::npos) << welcome->text;
 }
 
+TEST_F(TcpGuard, ARefusalTellsNothingOfTheJob) {
+  TcpStoreOptions options;
+  options.job_id = "a very private id";
+  const auto server = make_tcp_store_server(options);
+  RawClient client(server->port());
+  client.send(encode(Hello{.job_id = "a guess"}));
+  const std::string answer = client.drain();
+  EXPECT_NE(answer.find("belongs to another job, this rank is of job 'a guess'"), std::string::npos) << answer;
+  EXPECT_EQ(answer.find("private"), std::string::npos) << answer;
+  EXPECT_EQ(answer.find("pid"), std::string::npos) << "the server's identity";
+}
+
+size_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t total = 0;
+  size_t resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<size_t>(::getpagesize());
+}
+
+// A frame that announces `size` bytes and has only `sent`.
+std::string announced(size_t size, size_t sent) {
+  return Packer().u32(static_cast<uint32_t>(size)).bytes() + std::string(sent, 'x');
+}
+
+TEST_F(TcpGuard, AnAnnouncedFrameTakesNoMemory) {
+  constexpr int kClients = 16;
+  const size_t before = resident_bytes();
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(std::make_unique<RawClient>(port()));
+    clients.back()->send(encode(Hello{}) + announced(kMaxFrameSize, 100));
+    EXPECT_EQ(clients.back()->receive(1).size(), 1U) << "the welcome";
+    expect_service();
+  }
+  EXPECT_LT(resident_bytes(), before + kClients * kMaxFrameSize / 8);
+}
+
+TEST_F(TcpGuard, UnfinishedFramesAreClosedInTime) {
+  TcpStoreOptions options;
+  options.heartbeat = {50'000'000, 300'000'000};
+  const auto server = make_tcp_store_server(options);
+  RawClient none(server->port());
+  RawClient some(server->port());
+  none.send(encode(Hello{}) + announced(kMaxFrameSize, 0));
+  some.send(encode(Hello{}) + announced(1000, 999));
+  none.drain();
+  some.drain();
+}
+
+TEST_F(TcpGuard, StalledLargeFramesDelayOnlyLargeOnes) {
+  TcpStoreOptions options;
+  options.heartbeat = {500'000'000, 3'000'000'000};
+  const auto server = make_tcp_store_server(options);
+  options.port = server->port();
+  std::vector<std::unique_ptr<RawClient>> stalled;
+  for (int i = 0; i < 8; ++i) {
+    stalled.push_back(std::make_unique<RawClient>(server->port()));
+    stalled.back()->send(encode(Hello{}) + announced(kMaxFrameSize, 10'000));
+    EXPECT_EQ(stalled.back()->receive(1).size(), 1U) << "the welcome";
+  }
+  const auto store = make_tcp_store(options, soon());
+  store->set("small", std::string(size_t{1} << 19, 'x'), in_ms(2900));
+  store->set("large", std::string(size_t{3} << 20, 'x'), soon());  // once the stalled ones are closed
+  EXPECT_EQ(store->get("large", soon()).size(), size_t{3} << 20);
+}
+
+TEST_F(TcpGuard, AClientThatReadsNoHeartbeatsIsPaused) {
+  constexpr size_t kMost = size_t{48} << 20;  // more than the sockets of both ends buffer
+  RawClient client(port());
+  client.send(encode(Hello{}));
+  std::string heartbeats;
+  while (heartbeats.size() < 65536) heartbeats += encode(StoreRequest{kPushId, RequestKind::kHeartbeat, 0, {}});
+  EXPECT_LT(client.send_until_blocked(heartbeats, kMost), kMost);
+  expect_service();
+}
+
 TEST_F(TcpGuard, SlowUnauthenticatedClientsAreClosed) {
   std::vector<std::unique_ptr<RawClient>> slow;
   for (int i = 0; i < 24; ++i) {
@@ -119,34 +171,28 @@ TEST_F(TcpGuard, SlowUnauthenticatedClientsAreClosed) {
   expect_service();
   const auto start = Deadline::Clock::now();
   for (const auto& client : slow) EXPECT_EQ(client->drain(), "");
-  EXPECT_GE(Deadline::Clock::now() - start, std::chrono::seconds(4));  // a slow but honest rank has its time
+  EXPECT_GE(Deadline::Clock::now() - start, std::chrono::seconds(4));  // slow ranks have time for their Hello
   expect_service();
 }
 
 TEST_F(TcpGuard, AClientThatReadsNoRepliesIsPaused) {
   constexpr size_t kLarge = size_t{4} << 20;
-  constexpr uint64_t kTimes = 40;  // much more than the server keeps for a client and the connection holds
+  constexpr uint64_t kTimes = 40;  // times kLarge: more than the server and the connection buffer
   good_->set("large", std::string(kLarge, 'x'), soon());
   RawClient client(port());
   client.send(encode(Hello{}));
-  for (uint64_t id = 1; id <= kTimes; ++id) client.send(encode(StoreRequest{id, Operation::kGet, 0, {"large"}}));
-  client.send(encode(StoreRequest{kTimes + 1, Operation::kSet, 0, {"last", ""}}));
+  for (uint64_t id = 1; id <= kTimes; ++id) client.send(encode(StoreRequest{id, RequestKind::kGet, 0, {"large"}}));
+  client.send(encode(StoreRequest{kTimes + 1, RequestKind::kSet, 0, {"last", ""}}));
   expect_service();
-  EXPECT_ERROR(BP_TIMEOUT, "last", good_->wait({"last"}, in_ms(500)));  // it is not listened to any more,
-  EXPECT_TRUE(client.skip(kTimes * kLarge));
-  good_->wait({"last"}, soon());  // until it has read
+  EXPECT_ERROR(BP_TIMEOUT, "last", good_->wait({"last"}, in_ms(500)));  // the server does not read its requests
+  EXPECT_EQ(client.receive(kTimes * kLarge).size(), kTimes * kLarge);
+  good_->wait({"last"}, soon());  // after it has read the replies
 }
 
-// A listener that does with its first connection what `serve` says.
+// Calls `serve` with its first connection.
 class FakeServer {
  public:
-  explicit FakeServer(std::function<void(int)> serve) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address = loopback(0);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(fd_, reinterpret_cast<const sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::listen(fd_, 16), 0);
-    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
+  explicit FakeServer(std::function<void(int)> serve) : fd_(listen_loopback(port_)) {
     thread_ = std::thread([this, serve = std::move(serve)] {
       const int client = ::accept(fd_, nullptr, nullptr);
       if (client < 0) return;
@@ -172,8 +218,8 @@ class FakeServer {
   }
 
  private:
-  const int fd_;
   uint16_t port_ = 0;
+  const int fd_;
   std::thread thread_;
 };
 
@@ -184,6 +230,30 @@ TEST(TcpGuardClient, RefusesOtherServers) {
   EXPECT_ERROR(BP_INVALID, "is not a Backplane store", make_tcp_store(http.options(), soon()));
   const FakeServer other([](int fd) { say(fd, Packer().raw("some other protocol").frame()); });
   EXPECT_ERROR(BP_INVALID, "is not a Backplane store", make_tcp_store(other.options(), soon()));
+}
+
+// A server of 1.0.0-rc.1: the version of the protocol is the same.
+TEST(TcpGuardClient, AServerThatDoesNotKnowARequestKeepsItsKeys) {
+  const FakeServer old([](int fd) {
+    char hello[4096];
+    EXPECT_GT(::recv(fd, hello, sizeof hello, 0), 0);
+    say(fd, encode(Welcome{}));
+    const auto reply = [fd](uint64_t id, const std::string& number) {
+      const std::string text = "operation " + number + " is unknown to this store";
+      say(fd, encode_reply_head(id, BP_INVALID, text.size()) + text);
+    };
+    char bytes[4096];
+    for (int number = 0; number < 2 && ::recv(fd, bytes, sizeof bytes, 0) > 0; ++number) {
+      reply(number == 0 ? 1 : 2, number == 0 ? "16" : "15");
+    }
+  });
+  const auto store = make_tcp_store(old.options(), soon());
+  EXPECT_TRUE(store->removes_prefixes());
+  EXPECT_NO_THROW(store->remove_prefix("group/", soon()));
+  EXPECT_FALSE(store->removes_prefixes());
+  EXPECT_NO_THROW(store->remove_prefix("group/", soon())) << "is not asked again";
+  EXPECT_ERROR(BP_UNSUPPORTED, "is of an older release, which takes no reports of ended ranks",
+               store->report_end({"", 1, "host, pid 1"}, "its process ended", soon()));
 }
 
 TEST(TcpGuardClient, SilenceIsATimeout) {
@@ -202,8 +272,8 @@ TEST(TcpGuardClient, AStalledServerIsATimeout) {
 }
 
 TEST(TcpGuardClient, AMalformedReplyLosesTheServer) {
-  const FakeServer mad([](int fd) { say(fd, encode(Welcome{}) + "\xff\xff\xff\xff"); });
-  const auto store = make_tcp_store(mad.options(), soon());
+  const FakeServer malformed([](int fd) { say(fd, encode(Welcome{}) + "\xff\xff\xff\xff"); });
+  const auto store = make_tcp_store(malformed.options(), soon());
   EXPECT_ERROR(BP_PEER_LOST, "too large", store->get("k", soon()));
 }
 

@@ -1,99 +1,66 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is lost, who departs, and who only seems to be silent: over sockets.
-#include <arpa/inet.h>
-#include <netinet/in.h>
+// Detection of lost, leaving and silent ranks over sockets.
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <condition_variable>
 #include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "backplane/base/host.hpp"
 #include "liveness/heartbeat.hpp"
+#include "liveness/membership_table.hpp"
+#include "liveness/process_identity.hpp"
+#include "store/raw_socket.hpp"
 #include "store/wire.hpp"
 #include "store_fixture.hpp"
 
 namespace backplane::core {
 namespace {
 
-// What one rank hears.
-class Ear {
+// The losses of which one rank is notified.
+class LossLog {
  public:
   std::function<void(const Loss&)> listener() {
     return [this](const Loss& loss) {
       const std::lock_guard lock(mutex_);
-      heard_.push_back(loss);
+      losses_.push_back(loss);
       changed_.notify_all();
     };
   }
-  // The next thing it hears.
+  // Waits for the next one.
   Loss next() {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_until(lock, soon().at(), [this] { return !heard_.empty(); })) {
-      ADD_FAILURE() << "nothing is heard";
+    if (!changed_.wait_until(lock, soon().at(), [this] { return !losses_.empty(); })) {
+      ADD_FAILURE() << "no loss is reported";
       return {};
     }
-    const Loss loss = heard_.front();
-    heard_.erase(heard_.begin());
+    const Loss loss = losses_.front();
+    losses_.erase(losses_.begin());
     return loss;
   }
   bool silent() {
     const std::lock_guard lock(mutex_);
-    return heard_.empty();
+    return losses_.empty();
   }
-  // False as soon as it hears something before that.
+  // Returns false as soon as there is one earlier.
   bool stays_silent(Deadline until) {
     std::unique_lock lock(mutex_);
-    return !changed_.wait_until(lock, until.at(), [this] { return !heard_.empty(); });
+    return !changed_.wait_until(lock, until.at(), [this] { return !losses_.empty(); });
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Loss> heard_;
-};
-
-// A client that says only what it is told to.
-class Mute {
- public:
-  Mute(uint16_t port, const std::string& bytes) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const sockaddr_in address = loopback(port);
-    EXPECT_EQ(::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    send(encode(Hello{}) + bytes);
-  }
-  ~Mute() { ::close(fd_); }
-  Mute(const Mute&) = delete;
-  Mute& operator=(const Mute&) = delete;
-  void send(const std::string& bytes) { ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  // Ends once the server has read all of it: to close with answers unread would be a reset, which may overtake it.
-  void finish() {
-    ::shutdown(fd_, SHUT_WR);
-    std::array<char, 256> answers{};
-    while (::recv(fd_, answers.data(), answers.size(), 0) > 0) {
-    }
-  }
-  // What comes until so many bytes are there, or the connection ends.
-  std::string receive(size_t most) {
-    std::string text;
-    std::array<char, 65536> part{};
-    while (text.size() < most) {
-      const ssize_t size = ::recv(fd_, part.data(), std::min(part.size(), most - text.size()), 0);
-      if (size <= 0) break;
-      text.append(part.data(), static_cast<size_t>(size));
-    }
-    return text;
-  }
-
- private:
-  const int fd_;
+  std::vector<Loss> losses_;
 };
 
 std::string enrolment(const std::string& scope, int32_t rank) {
-  return encode(StoreRequest{1, Operation::kEnroll, rank, {scope, "host, pid 9"}});
+  return encode(StoreRequest{1, RequestKind::kEnroll, rank, {scope, "host, pid 9"}});
 }
 
 class TcpLiveness : public testing::Test {
@@ -109,7 +76,7 @@ class TcpLiveness : public testing::Test {
     return make_tcp_store(options, soon());
   }
   void restart(Heartbeat heartbeat) { server_ = make_tcp_store_server(served(heartbeat)); }
-  // Until the server knows of so many lost or departed.
+  // Waits until the server has noted that many lost or left ranks.
   static Absences absences(Membership& membership, size_t count) {
     Absences absences;
     const Deadline deadline = soon();
@@ -118,86 +85,123 @@ class TcpLiveness : public testing::Test {
   }
 
   std::unique_ptr<TcpStoreServer> server_ = make_tcp_store_server(served());
-  Ear ear_;
+  LossLog losses_;
 };
 
 TEST_F(TcpLiveness, AClosedConnectionIsALoss) {
   const auto store = connect();
-  const auto membership = make_prefix_store(store, "g/")->enroll({"", 0, "host, pid 1"}, ear_.listener(), soon());
+  const auto membership = make_prefix_store(store, "g/")->enroll({"", 0, "host, pid 1"}, losses_.listener(), soon());
   EXPECT_TRUE(membership->watches());
-  { const Mute gone(server_->port(), enrolment("g/", 3)); }
-  const Loss loss = ear_.next();
+  { RawClient(server_->port(), encode(Hello{}) + enrolment("g/", 3)).finish(); }
+  const Loss loss = losses_.next();
   EXPECT_EQ(loss.rank, 3);
   EXPECT_FALSE(loss.store);
   EXPECT_EQ(loss.text, "rank 3 (host, pid 9) is lost: its process ended");
   EXPECT_EQ(membership->absences(soon()), (Absences{{3, Absence::kLost}}));
-  Ear late;
+  LossLog late;
   const auto other = connect();
   const auto second = other->enroll({"g/", 1, "host, pid 2"}, late.listener(), soon());
   EXPECT_EQ(late.next().text, loss.text);
 }
 
+// Of a process with this identity: a connection that is closed, or reset.
+enum class Ending { kClosed, kReset };
+std::string text_of_loss(uint16_t port, LossLog& losses, int32_t rank, const std::string& identity, Ending ending) {
+  {
+    RawClient gone(port);
+    const StoreRequest enrolment{1, RequestKind::kEnroll, rank, {"g", identity}};
+    gone.send(encode(Hello{}) + encode(enrolment));
+    for (int replies = 0; replies < 2; ++replies) {  // the welcome and "1"
+      const std::string size = gone.receive(kSizeBytes);
+      gone.receive(static_cast<unsigned char>(size.at(0)) + 256U * static_cast<unsigned char>(size.at(1)));
+    }
+    ending == Ending::kReset ? gone.reset_on_close() : gone.finish();
+  }
+  return losses.next().text;
+}
+
+TEST_F(TcpLiveness, ALossSaysHowTheConnectionEnded) {
+  const auto store = connect();
+  const auto membership = store->enroll({"g", 0, "host, pid 1"}, losses_.listener(), soon());
+  const auto ended = [this](int32_t rank, const std::string& identity, Ending ending) {
+    const std::string text = text_of_loss(server_->port(), losses_, rank, identity, ending);
+    const std::string front = loss_text(rank, identity, "");
+    EXPECT_TRUE(text.starts_with(front)) << text;
+    return text.substr(std::min(front.size(), text.size()));
+  };
+  EXPECT_EQ(ended(1, "elsewhere, pid 9", Ending::kClosed), "its process ended");
+  EXPECT_EQ(ended(2, "elsewhere, pid 9", Ending::kReset), "its connection to the store was reset");
+  // Of a process of this host that runs, and of one that is a zombie.
+  const std::string running = process_identity();
+  EXPECT_EQ(ended(3, running, Ending::kClosed), "its connection to the store was closed without a goodbye");
+  EXPECT_EQ(ended(4, running, Ending::kReset), "its connection to the store was reset");
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  siginfo_t info = {};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  const std::string dead = fmt::format("{}, pid {}", base::host_name(), child);
+  EXPECT_EQ(ended(5, dead, Ending::kReset), "its process ended");
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(ended(6, dead, Ending::kClosed), "its process ended");
+  EXPECT_EQ(ended(7, dead, Ending::kReset), "its process ended");
+}
+
 TEST_F(TcpLiveness, MalformedDataIsALoss) {
   const auto store = connect();
-  const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
-  const Mute mad(server_->port(), enrolment("g", 3) + "\xff\xff\xff\xff");
-  EXPECT_EQ(ear_.next().text, "rank 3 (host, pid 9) is lost: it sent malformed data");
+  const auto membership = store->enroll({"g", 0, "host, pid 1"}, losses_.listener(), soon());
+  const RawClient malformed(server_->port(), encode(Hello{}) + enrolment("g", 3) + "\xff\xff\xff\xff");
+  EXPECT_EQ(losses_.next().text, "rank 3 (host, pid 9) is lost: it sent malformed data");
 }
 
 TEST_F(TcpLiveness, LeavingIsNoLoss) {
   const auto store = connect();
-  const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
+  const auto membership = store->enroll({"g", 0, "host, pid 1"}, losses_.listener(), soon());
   connect()->enroll(
-      {"g", 1, "host, pid 2"}, [](const Loss&) {}, soon());  // and is gone
-  Mute(server_->port(), enrolment("g", 2) + encode(StoreRequest{2, Operation::kLeave, 0, {}})).finish();
+      {"g", 1, "host, pid 2"}, [](const Loss&) {}, soon());  // and disconnects
+  RawClient(server_->port(), encode(Hello{}) + enrolment("g", 2) + encode(StoreRequest{2, RequestKind::kLeave, 0, {}}))
+      .finish();
   EXPECT_EQ(absences(*membership, 2), (Absences{{1, Absence::kLeft}, {2, Absence::kLeft}}));
-  EXPECT_TRUE(ear_.silent());
+  EXPECT_TRUE(losses_.silent());
 }
 
 TEST_F(TcpLiveness, SilenceIsALoss) {
-  restart({50'000'000, 1'000'000'000});
+  restart({50'000'000, 3'000'000'000});
   const auto store = connect();
-  const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
-  const Mute mute(server_->port(), enrolment("g", 3));
-  EXPECT_EQ(ear_.next().text,
-            "rank 3 (host, pid 9) is lost: no heartbeat from it for 1 s; it may be suspended, or its network down");
+  const auto membership = store->enroll({"g", 0, "host, pid 1"}, losses_.listener(), soon());
+  const RawClient mute(server_->port(), encode(Hello{}) + enrolment("g", 3));
+  EXPECT_EQ(losses_.next().text,
+            "rank 3 (host, pid 9) is lost: no heartbeat from it for 3 s; it may be suspended, or its network down");
   EXPECT_EQ(membership->absences(soon()), (Absences{{3, Absence::kLost}}));
 }
 
 TEST_F(TcpLiveness, AShutdownOfTheServerIsNoLoss) {
   const auto store = connect();
-  const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
+  const auto membership = store->enroll({"g", 0, "host, pid 1"}, losses_.listener(), soon());
   server_.reset();
   EXPECT_ERROR(BP_PEER_LOST, "closed the connection", store->get("k", soon()));
-  EXPECT_TRUE(ear_.stays_silent(in_ms(100)));  // news of a loss comes right behind that
+  EXPECT_TRUE(losses_.stays_silent(in_ms(100)));  // a notice of a loss would follow the shutdown
 }
 
 TEST_F(TcpLiveness, TheShutdownNoticeFollowsQueuedReplies) {
   const std::string large(size_t{8} << 20, 'x');  // more than the connection holds
   connect()->set("large", large, soon());
-  Mute reader(server_->port(), encode(StoreRequest{1, Operation::kGet, 0, {"large"}}));
-  constexpr size_t kBegun = 4096;  // more than the welcome: the answer is on its way
+  RawClient reader(server_->port(), encode(Hello{}) + encode(StoreRequest{1, RequestKind::kGet, 0, {"large"}}));
+  constexpr size_t kBegun = 4096;  // more than the welcome: the reply is in transit
   EXPECT_EQ(reader.receive(kBegun).size(), kBegun);
   std::thread end([this] { server_.reset(); });
   EXPECT_TRUE(reader.receive(SIZE_MAX).ends_with(encode(Push{Push::Kind::kShutdown, "", -1, ""})));
   end.join();
 }
 
-// A server that welcomes its client, answers its enrolment, and does no more until it ends.
+// A server that accepts its client, replies to its enrolment, and then sends nothing.
 class SilentServer {
  public:
-  explicit SilentServer(const Welcome& welcome) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address = loopback(0);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(fd_, reinterpret_cast<const sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::listen(fd_, 16), 0);
-    ::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
-    options_.port = ntohs(address.sin_port);
+  explicit SilentServer(const Welcome& welcome) : fd_(listen_loopback(options_.port)) {
     thread_ = std::thread([this, welcome] {
       const int client = ::accept(fd_, nullptr, nullptr);
       say(client, encode(welcome));
-      // An answer that comes before its question is dropped.
-      for (auto heard = hear(client); !heard || heard->operation != Operation::kEnroll;) heard = hear(client);
+      // A reply that arrives before its request is dropped.
+      for (auto heard = hear(client); !heard || heard->operation != RequestKind::kEnroll;) heard = hear(client);
       say(client, encode_reply_head(1, BP_OK, 1) + "1");
       std::unique_lock lock(mutex_);
       ended_.wait(lock, [this] { return end_; });
@@ -231,8 +235,8 @@ class SilentServer {
     return decode_request(body);
   }
 
-  const int fd_;
   TcpStoreOptions options_;
+  const int fd_;
   std::mutex mutex_;
   std::condition_variable ended_;
   bool end_ = false;
@@ -240,42 +244,43 @@ class SilentServer {
 };
 
 TEST_F(TcpLiveness, TheSilenceOfTheServerIsALoss) {
-  SilentServer server({BP_OK, "", 2, "host, pid 5", {50'000'000, 1'000'000'000}});
+  SilentServer server({BP_OK, "", 2, "host, pid 5", {50'000'000, 3'000'000'000}});
   const auto store = make_tcp_store(server.options(), soon());
-  const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
-  const Loss loss = ear_.next();
+  const auto membership = store->enroll({"g", 0, "host, pid 1"}, losses_.listener(), soon());
+  const Loss loss = losses_.next();
   EXPECT_TRUE(loss.store);
   EXPECT_EQ(loss.rank, 2);
   EXPECT_EQ(loss.text,
-            "rank 2 (host, pid 5) is lost: no heartbeat from it for 1 s; it may be suspended, or its network down");
+            "rank 2 (host, pid 5) is lost: no heartbeat from it for 3 s; it may be suspended, or its network down");
 }
 
 TEST_F(TcpLiveness, TheEndOfTheServerIsALoss) {
   SilentServer server({BP_OK, "", -1, "host, pid 5", {}});
   const auto store = make_tcp_store(server.options(), soon());
-  const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
+  const auto membership = store->enroll({"g", 0, "host, pid 1"}, losses_.listener(), soon());
   server.end();
-  const Loss loss = ear_.next();
+  const Loss loss = losses_.next();
   EXPECT_TRUE(loss.store);
   EXPECT_EQ(loss.rank, -1);
   EXPECT_EQ(loss.text, "the store at " + store->describe() +
                            " (host, pid 5), which detects lost ranks, is lost: its process ended");
 }
 
-// ConnectionLimiter, and clients that lie about others, cannot end anybody.
+// Clients that send other ranks' numbers and garbage end no rank.
 TEST_F(TcpLiveness, HostileBytesLoseNoRank) {
   const auto store = connect();
-  const auto membership = store->enroll({"g", 0, "host, pid 1"}, ear_.listener(), soon());
+  const auto membership = store->enroll({"g", 0, "host, pid 1"}, losses_.listener(), soon());
   std::mt19937 random(11);
   for (int round = 0; round < 200; ++round) {
     std::string bytes(random() % 200, '\0');
     for (char& c : bytes) c = static_cast<char>(random());
-    const Mute hostile(server_->port(), encode(StoreRequest{1, Operation::kWithdraw, 0, {"g"}}) + enrolment("g", 0) +
-                                            encode(StoreRequest{3, Operation::kLeave, 0, {}}) + bytes);
+    const RawClient hostile(server_->port(),
+                            encode(Hello{}) + encode(StoreRequest{1, RequestKind::kWithdraw, 0, {"g"}}) +
+                                enrolment("g", 0) + encode(StoreRequest{3, RequestKind::kLeave, 0, {}}) + bytes);
     EXPECT_GT(store->add("n", 1, soon()), 0);
   }
   EXPECT_EQ(membership->absences(soon()), Absences());
-  EXPECT_TRUE(ear_.silent());
+  EXPECT_TRUE(losses_.silent());
 }
 
 TEST_F(TcpLiveness, TheEnvironmentSetsTheHeartbeat) {

@@ -8,7 +8,7 @@
 namespace backplane::core {
 namespace {
 
-// Checks the size in front and takes it off.
+// Checks the size at the beginning and removes it.
 std::string body_of(const std::string& frame) {
   EXPECT_EQ(decode_size(frame.data()), frame.size() - kSizeBytes);
   return frame.substr(kSizeBytes);
@@ -31,7 +31,7 @@ TEST(Wire, FramesRoundTrip) {
   EXPECT_EQ(welcome->heartbeat.interval_ns, 20'000'000);
   EXPECT_EQ(welcome->heartbeat.limit_ns, 90'000'000);
   const auto request =
-      decode_request(body_of(encode(StoreRequest{7, Operation::kAdd, -5, {"a", std::string(1, '\0')}})));
+      decode_request(body_of(encode(StoreRequest{7, RequestKind::kAdd, -5, {"a", std::string(1, '\0')}})));
   ASSERT_TRUE(request);
   EXPECT_EQ(request->id, 7U);
   EXPECT_EQ(request->number, -5);
@@ -42,7 +42,7 @@ TEST(Wire, FramesRoundTrip) {
   EXPECT_EQ(reply->payload, "abc");
 }
 
-// What the server says unasked is a reply to nobody.
+// A push of the server is a reply to no request.
 TEST(Wire, PushesAndAbsencesRoundTrip) {
   const auto reply = decode_reply(body_of(encode(Push{Push::Kind::kNotice, "scope/", 3, "rank 3 is lost"})));
   ASSERT_TRUE(reply);
@@ -78,7 +78,7 @@ TEST(Wire, PushesAndAbsencesAreReadStrictly) {
 TEST(Wire, WelcomesAreReadStrictly) {
   const std::string welcome = body_of(encode(Welcome{BP_OK, "", -1, "host, pid 1", {}}));
   for (size_t size = 0; size < welcome.size(); ++size) EXPECT_FALSE(decode_welcome(welcome.substr(0, size)));
-  EXPECT_FALSE(decode_welcome(body_of(encode(Welcome{BP_OK, "", -1, "", {0, 0}}))));  // would beat without a pause
+  EXPECT_FALSE(decode_welcome(body_of(encode(Welcome{BP_OK, "", -1, "", {0, 0}}))));  // an interval of 0
   EXPECT_FALSE(decode_welcome(body_of(encode(Welcome{BP_OK, "", -1, "", {1'000'000'000, 1'000'000'000}}))));
   EXPECT_FALSE(decode_welcome(body_of(encode(Welcome{BP_OK, "", -1, std::string(kMaxIdentitySize + 1, 'x'), {}}))));
 }
@@ -90,7 +90,7 @@ TEST(Wire, AHelloOfAnotherVersionHasItsVersion) {
 }
 
 TEST(Wire, CutFramesAreRefused) {
-  const std::string request = body_of(encode(StoreRequest{7, Operation::kSet, 0, {"key", "value"}}));
+  const std::string request = body_of(encode(StoreRequest{7, RequestKind::kSet, 0, {"key", "value"}}));
   for (size_t size = 0; size < request.size(); ++size) EXPECT_FALSE(decode_request(request.substr(0, size)));
   EXPECT_FALSE(decode_request(request + "x"));
   const std::string hello = body_of(encode(Hello{kProtocolVersion, 0, 1, "job"}));
@@ -99,7 +99,7 @@ TEST(Wire, CutFramesAreRefused) {
 
 TEST(Wire, DamagedRequestsAreRefusedOrRoundTrip) {
   std::mt19937 random(18);
-  const std::string request = body_of(encode(StoreRequest{7, Operation::kSet, 0, {"key", "value"}}));
+  const std::string request = body_of(encode(StoreRequest{7, RequestKind::kSet, 0, {"key", "value"}}));
   int read = 0;
   int refused = 0;
   for (int round = 0; round < 2000; ++round) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plugin's backend driven through the bare ABI, without the core: one agent per thread, a store in memory. For tests
-// of a plugin's own behaviour; what users see is tested through the library.
+// Drives a plugin's backend through the ABI, without the core: one agent per thread, a store in memory. For tests of
+// the plugin alone; tests of the API use the library.
 #pragma once
 
 #include <dlfcn.h>
@@ -23,7 +23,7 @@
 namespace backplane::test {
 
 // A store and a host table over it, shared by all agents of one group. The job has a secret if BACKPLANE_TEST_SECURE is
-// set, unless that is said here.
+// set, unless the constructor's argument overrides it.
 class MemoryHost {
  public:
   explicit MemoryHost(bool secure = std::getenv("BACKPLANE_TEST_SECURE") != nullptr)

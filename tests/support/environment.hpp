@@ -10,7 +10,7 @@
 
 namespace backplane::test {
 
-// Sets or unsets an environment variable and puts the old value back.
+// Sets or unsets an environment variable. The destructor restores the old value.
 class ScopedVariable {
  public:
   ScopedVariable(std::string name, const std::optional<std::string>& value) : name_(std::move(name)) {
@@ -33,7 +33,7 @@ class ScopedVariable {
   std::optional<std::string> old_;
 };
 
-// An empty directory that goes away with its content.
+// An empty directory, which the destructor removes with its content.
 class ScopedDirectory {
  public:
   ScopedDirectory() {
@@ -48,6 +48,7 @@ class ScopedDirectory {
   ScopedDirectory(const ScopedDirectory&) = delete;
   ScopedDirectory& operator=(const ScopedDirectory&) = delete;
   const std::filesystem::path& path() const { return path_; }
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
 
  private:
   std::filesystem::path path_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waits that end: what a test waits for comes, or the test fails with a sentence instead of with the runner's limit.
+// Waits with a limit, so that a test fails with an error instead of at the time limit of CTest.
 #pragma once
 
 #include <chrono>
@@ -9,23 +9,23 @@
 
 namespace backplane::test {
 
-inline constexpr std::chrono::seconds kPatience{60};
+inline constexpr std::chrono::seconds kWaitLimit{60};
 
-// Waits until `holds` returns true. False if it does not in kPatience.
+// Waits until `condition` returns true. Returns false after kWaitLimit.
 template <typename Condition>
-bool eventually(const Condition& holds) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (!holds()) {
+bool eventually(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + kWaitLimit;
+  while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::yield();
   }
   return true;
 }
 
-// Waits for the value of a future. False if it does not come in kPatience.
-template <typename T>
-bool in_time(const std::future<T>& future) {
-  return future.wait_for(kPatience) == std::future_status::ready;
+// Waits for the value of a future. Returns false after kWaitLimit.
+template <typename Future>
+bool in_time(const Future& future) {
+  return future.wait_for(kWaitLimit) == std::future_status::ready;
 }
 
 }  // namespace backplane::test

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <functional>
 #include <string>
 #include <thread>
@@ -14,8 +15,9 @@
 
 namespace backplane::test {
 
-inline std::vector<std::string> built_backends() {
-  std::vector<std::string> names = {"inproc"};
+// Backends whose ranks may be processes.
+inline std::vector<std::string> process_backends() {
+  std::vector<std::string> names;
 #ifdef BACKPLANE_TEST_zmq
   names.emplace_back("zmq");
 #endif
@@ -25,6 +27,12 @@ inline std::vector<std::string> built_backends() {
 #ifdef BACKPLANE_TEST_shm
   names.emplace_back("shm");
 #endif
+  return names;
+}
+
+inline std::vector<std::string> built_backends() {
+  std::vector<std::string> names = process_backends();
+  names.insert(names.begin(), "inproc");
   return names;
 }
 
@@ -56,17 +64,50 @@ inline GroupOptions group_options(const std::string& backend, const Store& store
   return options;
 }
 
+// Where the ranks of a test, which are threads, wait for each other.
+class MeetingPoint {
+ public:
+  explicit MeetingPoint(int world_size) : all_(world_size) {}
+  // Calls `call`, then waits for the others, which do not wait for a rank whose call has thrown.
+  template <typename Call>
+  void after(const Call& call) {
+    try {
+      call();
+    } catch (...) {
+      all_.arrive_and_drop();
+      throw;
+    }
+    all_.arrive_and_wait();
+  }
+
+ private:
+  std::barrier<> all_;
+};
+
+// A barrier of a group, whose ranks are threads, that all ranks have left when it returns on one. After barrier() of a
+// group another rank may be in it still, and an abort would end it there.
+class BarrierLeftByAll {
+ public:
+  explicit BarrierLeftByAll(int world_size) : left_(world_size) {}
+  void operator()(ProcessGroup& group) {
+    left_.after([&group] { group.barrier(); });
+  }
+
+ private:
+  MeetingPoint left_;
+};
+
 // Runs body(group) for each rank of a group over `backend`.
 inline void in_group(const std::string& backend, int world_size, const std::function<void(ProcessGroup&)>& body) {
   const Store store = Store::inproc();
   on_ranks(world_size, [&backend, &store, world_size, &body](int rank) {
     ProcessGroup group = ProcessGroup::create(group_options(backend, store, rank, world_size));
     body(group);
-    group.barrier();  // no rank leaves while another still needs it
+    group.barrier();  // no rank leaves while another needs it
   });
 }
 
-// The status that `call` fails with; fails the test if it succeeds. *text gets the sentence.
+// The status with which `call` fails. Fails the test if it succeeds. *text gets the error text.
 template <typename Call>
 Status failure_of(const Call& call, std::string* text = nullptr) {
   try {

@@ -14,8 +14,8 @@
 
 namespace backplane::test {
 
-// Runs `body` on a thread of its own. If it has not returned by then, says that `what` hangs and ends the program: a
-// thread that hangs can be neither joined nor left behind, because of what it refers to.
+// Runs `body` on a separate thread. If it does not return in time, reports that `what` hangs and ends the program: a
+// hanging thread cannot be joined, and cannot be detached because it refers to the caller's variables.
 inline void must_end(const std::string& what, const std::function<void()>& body,
                      std::chrono::seconds limit = std::chrono::minutes(1)) {
   std::packaged_task<void()> task(body);

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Does nothing: what the tests include is precompiled with it, see ../CMakeLists.txt.
+// Empty: the precompiled header of the tests is built with it, see ../CMakeLists.txt.
 int main() {}

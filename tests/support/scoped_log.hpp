@@ -9,14 +9,14 @@
 
 namespace backplane::test {
 
-// Catches the log while it lives.
+// Collects the log during its lifetime.
 class ScopedLog {
  public:
   ScopedLog() { bp_set_log(&take, this); }
   ~ScopedLog() { bp_set_log(nullptr, nullptr); }
   ScopedLog(const ScopedLog&) = delete;
   ScopedLog& operator=(const ScopedLog&) = delete;
-  std::string text() {
+  std::string text() const {
     const std::lock_guard lock(mutex_);
     return text_;
   }
@@ -27,7 +27,7 @@ class ScopedLog {
     const std::lock_guard lock(log.mutex_);
     log.text_ += std::string(text) + "\n";
   }
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::string text_;
 };
 

@@ -10,7 +10,7 @@
 
 namespace backplane::test {
 
-// As long as it lives, jobs that begin have a secret.
+// Jobs that begin during its lifetime have a secret.
 class ScopedSecret {
  public:
   ScopedSecret() : variable_("BACKPLANE_SECRET_FILE", write()) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane bench: what it measures, that it sees what is wrong, and what it writes. No test depends on a time.
+// backplane bench: measurements, detection of wrong results, output. No test depends on a time.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
 
-// As short as it can be; each row still has its fewest blocks.
+// The shortest run: each row has the minimum of blocks.
 Words bench(const Words& more) {
   Words words = {"bench", "--seconds", "0.001"};
   words.insert(words.end(), more.begin(), more.end());
@@ -43,7 +43,7 @@ constexpr const char* kAll =
     "overlap";
 
 TEST(Bench, MeasuresAndVerifiesEveryOperation) {
-  const Workplace place;
+  const ScopedDirectory place;
   const Outcome outcome = run(bench({"--backend", "inproc", "-n", "3", "--operation", kAll, "--sizes", "4,1K",
                                      "--check", "--json", place.file("json")}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -61,8 +61,8 @@ TEST(Bench, MeasuresAndVerifiesEveryOperation) {
   }
 }
 
-TEST(Bench, CountsBandwidthAsNcclTestsDo) {
-  const Workplace place;
+TEST(Bench, ComputesBandwidthLikeNcclTests) {
+  const ScopedDirectory place;
   const Outcome outcome = run(bench({"--backend", "inproc", "-n", "4", "--operation", "all_reduce,all_gather,broadcast",
                                      "--sizes", "64K", "--json", place.file("json")}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -78,8 +78,8 @@ TEST(Bench, CountsBandwidthAsNcclTestsDo) {
   }
 }
 
-TEST(Bench, WritesCsvAndADrawing) {
-  const Workplace place;
+TEST(Bench, WritesCsvAndSvg) {
+  const ScopedDirectory place;
   const Outcome outcome = run(bench({"--backend", "inproc", "-n", "1,2", "--sizes", "4:1K:16", "--csv",
                                      place.file("csv"), "--plot", place.file("svg")}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -89,7 +89,7 @@ TEST(Bench, WritesCsvAndADrawing) {
   EXPECT_TRUE(lines[1].starts_with("\"inproc\",1,all_reduce,4,")) << lines[1];
   const std::string svg = read_file(place.file("svg"));
   EXPECT_TRUE(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-  size_t depth = 0;  // of elements: each that opens is closed
+  size_t depth = 0;  // of nested elements: all must be closed
   for (size_t at = svg.find('<'); at != std::string::npos; at = svg.find('<', at + 1)) {
     const size_t end = svg.find('>', at);
     ASSERT_NE(end, std::string::npos);
@@ -109,11 +109,11 @@ TEST(Bench, WritesCsvAndADrawing) {
   };
   EXPECT_EQ(count("<polyline"), 2) << "one for each number of ranks";
   EXPECT_EQ(count("<circle"), 2 * 3) << "with a point for each size";
-  EXPECT_FALSE(contains(svg, "href")) << "it must need no other file";
+  EXPECT_FALSE(contains(svg, "href")) << "it must not reference another file";
 }
 
 TEST(Bench, RecordsMachineDateAndCommand) {
-  const Workplace place;
+  const ScopedDirectory place;
   const Outcome outcome = run(bench({"--backend", "inproc", "--sizes", "4", "--json", place.file("json")}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(read_file(place.file("json")));
@@ -127,7 +127,7 @@ TEST(Bench, RecordsMachineDateAndCommand) {
 }
 
 TEST(Bench, DrawsSavedResults) {
-  const Workplace place;
+  const ScopedDirectory place;
   const auto save = [&place](const std::string& name, const std::string& backend) {
     std::ofstream(place.file(name)) << R"({"format": "backplane-bench/2", "rows": [{"backend": ")" << backend
                                     << R"(", "ranks": 2, "operation": "all_reduce", "bytes": 4, "p50_us": 3.5}]})";
@@ -158,7 +158,7 @@ TEST(Bench, DrawsSavedResults) {
 
 #ifdef BACKPLANE_TEST_zmq
 TEST(Bench, TunesAuto) {
-  const Workplace place;
+  const ScopedDirectory place;
   const std::string file = place.file("made/tuning/table.json");
   const Setting tuned = {{{"BACKPLANE_TUNING_FILE", file}, {"BACKPLANE_PLUGINS_ALLOW", "zmq"}}};
   Words words = bench({"--backend", "zmq", "--backend", "zmq?io_threads=2", "--backend", "inproc", "--sizes", "4,1K"});
@@ -183,7 +183,7 @@ TEST(Bench, TunesAuto) {
   EXPECT_TRUE(contains(explained.out, " us at 4 B")) << explained.out;
 }
 
-TEST(Explain, TellsWhyNot) {
+TEST(Explain, ExplainsFailures) {
   const Outcome untuned =
       run({"explain", "-n", "3"}, {{{"BACKPLANE_TUNING_FILE", "/dev/null"}, {"BACKPLANE_PLUGINS_ALLOW", "zmq"}}});
   ASSERT_EQ(untuned.code, 0) << untuned.err;
@@ -195,8 +195,8 @@ TEST(Explain, TellsWhyNot) {
   EXPECT_TRUE(contains(nothing.err, "auto found no backend")) << nothing.err;
 }
 
-TEST(Bench, PutsBackendsSideBySide) {
-  const Workplace place;
+TEST(Bench, ComparesBackends) {
+  const ScopedDirectory place;
   const Outcome outcome = run(bench({"--backend", "zmq", "--backend", "zmq?io_threads=2", "--backend", "inproc",
                                      "--sizes", "4", "--rounds", "2", "--check", "--json", place.file("json")}));
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -204,11 +204,11 @@ TEST(Bench, PutsBackendsSideBySide) {
   ASSERT_EQ(results.size(), 3U);
   EXPECT_EQ(results[0]["backend"], "zmq");
   EXPECT_EQ(results[1]["backend"], "zmq?io_threads=2");
-  EXPECT_EQ(results[0]["samples"], results[1]["samples"]) << "their blocks take turns";
+  EXPECT_EQ(results[0]["samples"], results[1]["samples"]) << "their blocks alternate";
   EXPECT_EQ(results[2]["backend"], "inproc");
 }
 
-TEST(Bench, SaysWhichRankFailed) {
+TEST(Bench, NamesTheFailedRank) {
   const Outcome outcome =
       run(bench({"--backend", "zmq", "--sizes", "4"}), {{{"BACKPLANE_LAYERS", "chaos?rules=rank 1 after 10: crash"}}});
   EXPECT_NE(outcome.code, 0);
@@ -217,7 +217,7 @@ TEST(Bench, SaysWhichRankFailed) {
 }
 #endif
 
-TEST(Bench, FindsAWrongResult) {
+TEST(Bench, DetectsAWrongResult) {
   const Outcome outcome =
       run(bench({"--backend", "specimen", "--sizes", "4,64K", "--check"}),
           {{{"BACKPLANE_PLUGIN_PATH", BACKPLANE_TEST_SPECIMEN_FOLDER}, {"SPECIMEN_MUTANT", "collectives.all-reduce"}}});
@@ -227,7 +227,7 @@ TEST(Bench, FindsAWrongResult) {
   EXPECT_TRUE(contains(outcome.out, "ok")) << "4 bytes are\n" << outcome.out;
 }
 
-TEST(Bench, FindsAWrongResultOfEachCollective) {
+TEST(Bench, DetectsAWrongResultOfEachCollective) {
   const std::pair<const char*, const char*> bugs[] = {
       {"broadcast", "broadcast"},  {"reduce", "reduce"},         {"gather", "gather"},
       {"scatter", "scatter"},      {"all_gather", "all-gather"}, {"reduce_scatter", "reduce-scatter"},
@@ -242,8 +242,8 @@ TEST(Bench, FindsAWrongResultOfEachCollective) {
   }
 }
 
-TEST(Bench, LeavesOutPeersThatAreNotInstalled) {
-  const Workplace place;
+TEST(Bench, SkipsPeersThatAreNotInstalled) {
+  const ScopedDirectory place;
   const Outcome outcome =
       run(bench({"--backend", "inproc", "--peer", "openmpi", "--sizes", "4", "--json", place.file("json")}),
           {{{"PATH", "/nowhere"}}});
@@ -253,9 +253,9 @@ TEST(Bench, LeavesOutPeersThatAreNotInstalled) {
   EXPECT_EQ(Json::parse(read_file(place.file("json")))["skipped"].size(), 1U);
 }
 
-TEST(Bench, MeasuresThePeersThatAre) {
+TEST(Bench, MeasuresInstalledPeers) {
   for (const char* peer : {"openmpi", "mpich", "raw-gloo", "torch"}) {
-    const Workplace place;
+    const ScopedDirectory place;
     const Outcome outcome = run(bench({"--backend", "inproc", "--peer", peer, "--operation", kAll, "--sizes", "1K",
                                        "--rounds", "1", "--check", "--json", place.file("json")}));
     ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -272,7 +272,7 @@ TEST(Bench, MeasuresThePeersThatAre) {
   }
 }
 
-TEST(Bench, RefusesWhatMakesNoSense) {
+TEST(Bench, RejectsInvalidArguments) {
   const std::vector<std::pair<Words, std::string>> cases = {
       {{"--sizes", "6"}, "--sizes 6: expected multiples of 4"},
       {{"--sizes", "-4"}, "--sizes -4: expected"},

@@ -4,9 +4,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <fstream>
@@ -16,82 +13,49 @@
 namespace backplane::test {
 namespace {
 
-constexpr std::chrono::seconds kPatience{20};
-
-fs::path make_directory() {
-  std::string name = (fs::temp_directory_path() / "backplane-tools-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  return name;
-}
-
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& added) {
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    if (added.count(text.substr(0, text.find('='))) == 0) result.push_back(text);
-  }
-  for (const auto& [name, value] : added) result.push_back(name + "=" + value);
-  return result;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& strings) {
-  std::vector<char*> result;
-  for (auto& s : strings) result.push_back(s.data());
-  result.push_back(nullptr);
-  return result;
-}
+constexpr std::chrono::seconds kWaitLimit{60};
 
 }  // namespace
 
-Command::Command(const std::vector<std::string>& arguments, const Setting& setting) : directory_(make_directory()) {
-  std::ofstream(directory_ / "in", std::ios::binary) << setting.input;
-  std::vector<std::string> words = {setting.program};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<std::string> environment = environment_with(setting.environment);
-  posix_spawn_file_actions_t files;
-  ::posix_spawn_file_actions_init(&files);
-  const int flags = O_CREAT | O_WRONLY | O_APPEND;
-  ::posix_spawn_file_actions_addopen(&files, 0, (directory_ / "in").c_str(), O_RDONLY, 0);
-  ::posix_spawn_file_actions_addopen(&files, 1, (directory_ / "out").c_str(), flags, 0600);
-  ::posix_spawn_file_actions_addopen(&files, 2, (directory_ / "err").c_str(), flags, 0600);
-  const int failed =
-      ::posix_spawn(&pid_, words[0].c_str(), &files, nullptr, pointers(words).data(), pointers(environment).data());
-  ::posix_spawn_file_actions_destroy(&files);
-  EXPECT_EQ(failed, 0);
+Command::Command(const std::vector<std::string>& arguments, const Setting& setting) {
+  std::ofstream(directory_.file("in"), std::ios::binary) << setting.input;
+  const auto open = [this](const char* name, int flags) {
+    return base::Descriptor(::open(directory_.file(name).c_str(), flags | O_CLOEXEC, 0600));
+  };
+  const base::Descriptor in = open("in", O_RDONLY);
+  const base::Descriptor out = open("out", O_CREAT | O_WRONLY | O_APPEND);
+  const base::Descriptor err = open("err", O_CREAT | O_WRONLY | O_APPEND);
+  base::Command command = {.path = setting.program,
+                           .arguments = {setting.program},
+                           .environment = base::environment_with(setting.environment),
+                           .descriptors = {{0, in.get()}, {1, out.get()}, {2, err.get()}}};
+  command.arguments.insert(command.arguments.end(), arguments.begin(), arguments.end());
+  process_ = base::Subprocess::spawn(std::move(command));
+  EXPECT_TRUE(process_);
+  EXPECT_EQ(process_.exec_error(), 0);
 }
 
-Command::~Command() {
-  if (pid_ > 0) {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  std::error_code ignored;
-  fs::remove_all(directory_, ignored);
-}
-
-void Command::signal(int number) const { ASSERT_EQ(::kill(pid_, number), 0); }
-std::string Command::out() const { return read_file(directory_ / "out"); }
-std::string Command::err() const { return read_file(directory_ / "err"); }
+void Command::signal(int number) const { ASSERT_EQ(::kill(pid(), number), 0); }
+std::string Command::out() const { return read_file(directory_.file("out")); }
+std::string Command::err() const { return read_file(directory_.file("err")); }
 
 Outcome Command::wait() {
-  int status = 0;
-  const bool ended = eventually([this, &status] { return ::waitpid(pid_, &status, WNOHANG) == pid_; });
-  EXPECT_TRUE(ended) << "the command hangs; it has said: " << out() << err();
-  if (!ended) return {-1, out(), err()};
-  pid_ = -1;
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), out(), err()};
+  const std::optional<int> status = process_.wait(base::Deadline::after(std::chrono::nanoseconds(kWaitLimit).count()));
+  EXPECT_TRUE(status) << "the command did not end; its output is: " << out() << err();
+  if (!status) return {-1, out(), err()};
+  return {WIFEXITED(*status) ? WEXITSTATUS(*status) : 128 + WTERMSIG(*status), out(), err()};
 }
 
 bool eventually(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kWaitLimit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // between two looks
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // between two checks
   }
   return true;
 }
 
-bool gone(pid_t pid) {
+bool has_ended(pid_t pid) {
   const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
   const size_t state = stat.rfind(") ");
   return state == std::string::npos || stat[state + 2] == 'Z';
@@ -111,20 +75,13 @@ std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-Workplace::Workplace() : path_(make_directory()) {}
-Workplace::~Workplace() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
-
-pid_t Workplace::pid_in(const std::string& name) const {
-  const fs::path path = path_ / name;
-  const bool there = eventually([&path] {
-    const std::string text = read_file(path);
+pid_t pid_in(const fs::path& file) {
+  const bool has_line = eventually([&file] {
+    const std::string text = read_file(file);
     return !text.empty() && text.back() == '\n';
   });
-  EXPECT_TRUE(there) << path;
-  return there ? std::stoi(read_file(path)) : 0;
+  EXPECT_TRUE(has_line) << file;
+  return has_line ? std::stoi(read_file(file)) : 0;
 }
 
 }  // namespace backplane::test

@@ -3,13 +3,14 @@
 // The command under test as a process. Every wait has a deadline.
 #pragma once
 
-#include <sys/types.h>
-
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
+
+#include "backplane/base/subprocess.hpp"
+#include "support/environment.hpp"
 
 namespace backplane::test {
 
@@ -27,56 +28,45 @@ struct Setting {
   std::string program = BACKPLANE_TEST_COMMAND;
 };
 
-// A started command; killed at the end if it still runs.
+// A started command. The destructor kills it.
 class Command {
  public:
   explicit Command(const std::vector<std::string>& arguments, const Setting& setting = {});
-  ~Command();
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
 
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return process_.pid(); }
   void signal(int number) const;
-  // What it has printed so far.
+  // The output so far.
   std::string out() const;
   std::string err() const;
   Outcome wait();
 
  private:
-  fs::path directory_;
-  pid_t pid_ = -1;
+  ScopedDirectory directory_;
+  base::Subprocess process_;
 };
 
 inline Outcome run(const std::vector<std::string>& arguments, const Setting& setting = {}) {
   return Command(arguments, setting).wait();
 }
 
-// Asks again and again, for 20 s at most. False if it never came true.
+// Polls the condition for at most 60 s. Returns false if it never holds.
 bool eventually(const std::function<bool()>& condition);
 
-// Neither running nor a zombie of somebody else.
-bool gone(pid_t pid);
+// Whether the process has ended; a zombie has.
+bool has_ended(pid_t pid);
 
 bool contains(const std::string& text, const std::string& part);
 size_t count_lines(const std::string& text, const std::string& line);
 std::string read_file(const fs::path& path);
 
-// A directory that ends with the test.
-class Workplace {
- public:
-  Workplace();
-  ~Workplace();
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  // The number in a file, once it is there in full (a line); 0 if it never comes.
-  pid_t pid_in(const std::string& name) const;
+// Waits until the file holds a line, and returns the number in it; 0 after 60 s.
+pid_t pid_in(const fs::path& file);
 
- private:
-  fs::path path_;
-};
-
-// Where one of the misbehaving plugins is, for BACKPLANE_PLUGIN_PATH.
-inline std::string plugin_directory(const std::string& way) { return std::string(BACKPLANE_TEST_FIXTURES) + "/" + way; }
+// The directory of a faulty plugin, for BACKPLANE_PLUGIN_PATH.
+inline std::string plugin_directory(const std::string& fault) {
+  return std::string(BACKPLANE_TEST_FIXTURES) + "/" + fault;
+}
 
 }  // namespace backplane::test

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Manual pages and shell completions, which the command writes from its own help.
+// Manual pages and shell completions, which the command generates from its help.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -36,7 +36,7 @@ class Documents : public testing::Test {
   std::string path(const std::string& name) const { return place_.file("share") + "/" + name; }
   std::string bash() const { return path("bash-completion/completions/backplane"); }
 
-  // What bash completes for the words, of which the last one is incomplete.
+  // Bash's completions of the last word.
   std::string completed(const std::vector<std::string>& words) const {
     std::string line = "source " + bash() + "; COMP_WORDS=(backplane";
     for (const std::string& word : words) line += " '" + word + "'";
@@ -50,7 +50,7 @@ class Documents : public testing::Test {
     return outcome.out;
   }
 
-  const Workplace place_;
+  const ScopedDirectory place_;
 };
 
 TEST_F(Documents, NameEachSubcommandAndOption) {

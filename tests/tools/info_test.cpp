@@ -9,7 +9,7 @@
 namespace backplane::test {
 namespace {
 
-Setting with_plugin(const std::string& way) { return {{{"BACKPLANE_PLUGIN_PATH", plugin_directory(way)}}}; }
+Setting with_plugin(const std::string& fault) { return {{{"BACKPLANE_PLUGIN_PATH", plugin_directory(fault)}}}; }
 
 TEST(Info, ShowsOptionsAndOperations) {
   const Outcome outcome = run({"info", "TRACE"}, with_plugin("trace"));
@@ -37,7 +37,7 @@ TEST(Info, SuggestsTheNearestName) {
   EXPECT_TRUE(outcome.err.starts_with("backplane: unknown backend 'inprocc'. Did you mean 'inproc'?")) << outcome.err;
 }
 
-TEST(Info, SurvivesAPlugin) {
+TEST(Info, SurvivesFaultyPlugins) {
   const Outcome crashed = run({"info", "crash"}, with_plugin("crash"));
   EXPECT_EQ(crashed.code, 1);
   EXPECT_EQ(

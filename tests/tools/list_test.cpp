@@ -25,7 +25,7 @@ Json backend(const Json& list, const std::string& id) {
 }
 
 TEST(List, ShowsBackendsRejectedFilesAndDirectories) {
-  const Workplace place;
+  const ScopedDirectory place;
   fs::create_directory(place.file("bad"));
   fs::permissions(place.file(""), fs::perms(0755));
   std::ofstream(place.file("bad/backplane_broken.so")) << "no ELF file";
@@ -40,15 +40,18 @@ TEST(List, ShowsBackendsRejectedFilesAndDirectories) {
   EXPECT_TRUE(contains(outcome.out, "BACKPLANE_PLUGIN_PATH  read")) << outcome.out;
 }
 
-TEST(List, SaysWhyABackendIsNotAvailable) {
+TEST(List, ExplainsUnavailableBackends) {
   const Outcome outcome =
       run({"list"}, {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("crash")}, {"BACKPLANE_PLUGINS_DENY", "crash"}}});
-  EXPECT_TRUE(contains(outcome.out, "\n    denied: denied by BACKPLANE_PLUGINS_DENY; remove it from that list\n"))
+  EXPECT_TRUE(contains(outcome.out, "\n    denied by BACKPLANE_PLUGINS_DENY; remove it from that list\n"))
       << outcome.out;
+  const Outcome allowed =
+      run({"list"}, {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("crash")}, {"BACKPLANE_PLUGINS_ALLOW", "zmq"}}});
+  EXPECT_TRUE(contains(allowed.out, "\n    denied: not named in BACKPLANE_PLUGINS_ALLOW;")) << allowed.out;
 }
 
 TEST(List, RunsNoPluginCode) {
-  const Workplace place;
+  const ScopedDirectory place;
   const Setting setting = {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("trace") + ":" + plugin_directory("crash")},
                             {"BACKPLANE_TEST_TRACE", place.file("trace")}}};
   const Outcome outcome = run({"list", "--json"}, setting);
@@ -56,16 +59,16 @@ TEST(List, RunsNoPluginCode) {
   EXPECT_EQ(backend(Json::parse(outcome.out), "trace")["state"], "available");
   EXPECT_FALSE(fs::exists(place.file("trace")));
   run({"list", "--probe"}, setting);
-  EXPECT_TRUE(fs::exists(place.file("trace"))) << "the fixture does not trace";
+  EXPECT_TRUE(fs::exists(place.file("trace"))) << "the fixture writes no trace";
 }
 
 TEST(List, ProbesEachBackendInAChild) {
   std::string path;
-  for (const char* way : {"trace", "crash", "exit", "hang"}) path += plugin_directory(way) + ":";
+  for (const char* fault : {"trace", "crash", "exit", "hang"}) path += plugin_directory(fault) + ":";
   const Outcome outcome =
       run({"list", "--json", "--probe", "--probe-timeout", "10"}, {{{"BACKPLANE_PLUGIN_PATH", path}}});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const Json list = Json::parse(outcome.out);  // free of the plugins' own output
+  const Json list = Json::parse(outcome.out);  // without output of the plugins
   EXPECT_EQ(backend(list, "self")["viable"], true);
   EXPECT_EQ(backend(list, "crash")["viable"], false);
   EXPECT_EQ(backend(list, "crash")["viability"], std::string("crashed with SIGSEGV while probing") + kRemedy);
@@ -81,13 +84,13 @@ TEST(List, ProbesInTheTable) {
       << outcome.out;
 }
 
-TEST(List, ShowsWhatAProbeRemarksAndWarnsOf) {
+TEST(List, ShowsLogLinesOfProbes) {
   const Outcome outcome = run({"list", "--probe"}, {{{"BACKPLANE_PLUGIN_PATH", plugin_directory("remark")}}});
   EXPECT_TRUE(contains(outcome.out, "\n    viable: remark: a remark; remark: a remark of a thread\n")) << outcome.out;
   EXPECT_TRUE(contains(outcome.err, "backplane: remark: a warning\n")) << outcome.err;
 }
 
-TEST(Command, RefusesWrongUseInOneSentence) {
+TEST(Command, RejectsWrongUsageInOneLine) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{}, "A subcommand is required"},
       {{"lisst"}, "unknown subcommand 'lisst'; the subcommands are list, info, check, bench, explain, new, trace, run"},
@@ -110,7 +113,7 @@ TEST(Command, RefusesWrongUseInOneSentence) {
   }
 }
 
-TEST(Command, HelpsAndTellsItsVersion) {
+TEST(Command, PrintsHelpAndVersion) {
   EXPECT_TRUE(run({"--version"}).out.starts_with("backplane 1."));
   const Outcome help = run({"--help"});
   EXPECT_EQ(help.code, 0);

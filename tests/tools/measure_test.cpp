@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How times are taken and what is made of them, over targets that take none.
+// The measuring library and its figures, over targets that do nothing.
 #include "measure/measure.hpp"
 
 #include <gtest/gtest.h>
@@ -17,15 +17,15 @@
 namespace backplane::bench {
 namespace {
 
-// The only rank of its group, whose blocks write its name.
-class Alone final : public Target {
+// A group of one rank. Each block appends its name.
+class SingleRank final : public Target {
  public:
-  Alone(char name, std::string& blocks) : name_(name), blocks_(blocks) {}
+  SingleRank(char name, std::string& blocks) : name_(name), blocks_(blocks) {}
   int rank() const override { return 0; }
   int size() const override { return 1; }
   bool offers(Test) const override { return true; }
   void run(const Step& step) override {
-    if (step.op == Op::kBarrier) blocks_ += name_;  // each block begins with one
+    if (step.op == Op::kBarrier) blocks_ += name_;  // once at the begin of each block
     if (step.op == Op::kAllGather) std::copy_n(step.in, step.count, step.out);
   }
   void start(const Step& step) override { run(step); }
@@ -36,21 +36,21 @@ class Alone final : public Target {
   std::string& blocks_;
 };
 
-TEST(Measure, BlocksOfSubjectsTakeTurns) {
+TEST(Measure, BlocksOfTargetsAlternate) {
   const test::ScopedDirectory directory;
   Task task;
   task.results = (directory.path() / "results").string();
   std::ofstream(task.results).close();
-  task.seconds = 0;  // as few rounds as there may be
+  task.seconds = 0;  // the minimum of rounds
   task.rows = {{bench::Test::kAllReduce, 4}};
   std::string blocks;
-  Alone a('A', blocks);
-  Alone b('B', blocks);
+  SingleRank a('A', blocks);
+  SingleRank b('B', blocks);
   measure(task, {&a, &b}, {});
   EXPECT_EQ(blocks, "ABBAABBAAB");
 }
 
-// One of two ranks: gets what the other one is to send, but for message `wrong_one` of a window.
+// Rank 1 of two: receives the expected data, except in message `wrong_one` of a window.
 class Receiver final : public Target {
  public:
   explicit Receiver(uint64_t wrong_one) : wrong_one_(wrong_one) {}
@@ -62,7 +62,7 @@ class Receiver final : public Target {
     if (step.op == Op::kSend) ++sent_;
     if (step.op != Op::kRecv) return;
     const auto first = static_cast<uint64_t>(step.out - first_);
-    for (uint64_t i = 0; i < step.count; ++i) step.out[i] = static_cast<float>((first + i) % 11);  // as rank 0 has it
+    for (uint64_t i = 0; i < step.count; ++i) step.out[i] = static_cast<float>((first + i) % 11);  // the data of rank 0
     if (received_++ == wrong_one_) step.out[step.count - 1] = 77;
   }
   void finish() override {}
@@ -75,7 +75,7 @@ class Receiver final : public Target {
   const uint64_t wrong_one_;
 };
 
-TEST(Measure, EachMessageOfAWindowIsChecked) {
+TEST(Measure, ChecksEachMessageOfAWindow) {
   const Row row = {bench::Test::kBandwidth, 12};
   for (const uint64_t wrong_one : {UINT64_C(0), UINT64_C(40), window_of(12) - 1, window_of(12)}) {
     Receiver target(wrong_one);
@@ -112,7 +112,7 @@ TEST(Measure, FiguresFollowFromTheMedian) {
   EXPECT_DOUBLE_EQ(moved.algbw, 2);
   EXPECT_DOUBLE_EQ(moved.busbw, 3);
   EXPECT_EQ(moved.hidden_percent, -1);
-  result.row.test = bench::Test::kOverlap;  // 300 by itself and 350 of computation, in 500 together
+  result.row.test = bench::Test::kOverlap;  // 300 us alone, 350 us of computation, 500 us together
   result.alone = {100, 300, 900};
   result.compute = {340, 350, 360};
   EXPECT_DOUBLE_EQ(tool::summarize("gloo", 4, result, {}).hidden_percent, 50);

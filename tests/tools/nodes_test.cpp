@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs over several nodes: here, several launchers on the loopback interface.
+// Jobs over several nodes, as several launchers on the loopback interface.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -11,7 +11,7 @@
 namespace backplane::test {
 namespace {
 
-// Free at this moment: the launcher that is given it binds it soon.
+// A free port, which the launcher binds soon.
 uint16_t free_port() {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -44,13 +44,25 @@ TEST(Nodes, MeetThroughTheStoreOfNodeZero) {
   EXPECT_EQ(count_lines(outcomes[1].out, "[3] word of 0"), 1U) << outcomes[1].out;
 }
 
-// Node 0's ranks end at once; the ranks of node 1 want the store after that.
-TEST(Nodes, TheStoreOutlivesTheRanksOfNodeZero) {
+TEST(Nodes, MpichStartsInTheirRanks) {
+  if (std::string(BACKPLANE_TEST_HYDRA).empty()) GTEST_SKIP() << "MPICH is not installed";
   const std::string port = std::to_string(free_port());
-  const Workplace place;
+  Command second(node(1, port, {BACKPLANE_TEST_MPICH_RANK}));
+  Command first(node(0, port, {BACKPLANE_TEST_MPICH_RANK}));
+  const Outcome outcomes[] = {first.wait(), second.wait()};
+  EXPECT_EQ(outcomes[0].code, 0) << outcomes[0].err;
+  EXPECT_EQ(outcomes[1].code, 0) << outcomes[1].err;
+  EXPECT_EQ(count_lines(outcomes[0].out, "[0] rank 0 of 4: the ranks add up to 6"), 1U) << outcomes[0].out;
+  EXPECT_EQ(count_lines(outcomes[1].out, "[3] rank 3 of 4: the ranks add up to 6"), 1U) << outcomes[1].out;
+}
+
+// The ranks of node 1 use the store after those of node 0 have ended.
+TEST(Nodes, StoreOutlivesTheRanksOfNodeZero) {
+  const std::string port = std::to_string(free_port());
+  const ScopedDirectory place;
   Command first(node(0, port, {"--job-id", "late", "sh", "-c", "echo $RANK of node $GROUP_RANK; exec 1>&-"}));
   ASSERT_TRUE(eventually([&first] { return count_lines(first.out(), "[1] 1 of node 0") == 1; }));
-  // A job of one node's ranks within the world of two: each rank asks for the next, the last for node 0's first.
+  // The two ranks of node 1 act as a world of two.
   const std::string rank = "RANK=$((RANK - 2)) WORLD_SIZE=2 " BACKPLANE_TEST_RANK;
   const Outcome second = run(node(1, port, {"--job-id", "late", "sh", "-c", rank}));
   EXPECT_EQ(second.code, 0) << second.err;
@@ -58,7 +70,7 @@ TEST(Nodes, TheStoreOutlivesTheRanksOfNodeZero) {
   EXPECT_EQ(first.wait().code, 0);
 }
 
-TEST(Nodes, SayThatThePortIsInUse) {
+TEST(Nodes, ReportAPortInUse) {
   const std::string port = std::to_string(free_port());
   Command first({"run", "-n", "1", "--master-port", port, "sh", "-c", "echo there; exec sleep 1000"});
   ASSERT_TRUE(eventually([&first] { return contains(first.out(), "there"); }));
@@ -66,6 +78,20 @@ TEST(Nodes, SayThatThePortIsInUse) {
   EXPECT_EQ(second.code, 1);
   EXPECT_TRUE(contains(second.err, "backplane: cannot serve the job's store: ")) << second.err;
   EXPECT_TRUE(contains(second.err, port)) << second.err;
+}
+
+// A rank of another node, which only the launcher there sees end.
+TEST(Nodes, ARankThatEndsBeforeItJoinsIsNamedOnAllNodes) {
+  const std::string port = std::to_string(free_port());
+  const std::vector<std::string> program = {"sh", "-c", "[ $RANK = 3 ] || echo init | " BACKPLANE_TEST_LIVENESS_RANK};
+  Command second(node(1, port, program));
+  Command first(node(0, port, program));
+  const Outcome outcomes[] = {first.wait(), second.wait()};
+  for (const auto& [node, rank] : {std::pair(0, "[0] "), std::pair(0, "[1] "), std::pair(1, "[2] ")}) {
+    const std::string& out = outcomes[node].out;
+    EXPECT_TRUE(contains(out, rank + std::string("error 5 3 rank 3 ("))) << out << outcomes[node].err;
+    EXPECT_TRUE(contains(out, "its process exited with code 0 before it joined")) << out;
+  }
 }
 
 }  // namespace

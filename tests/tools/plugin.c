@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A sound plugin but for its constructor, which does what no plugin may do. */
+ * A valid plugin whose constructor crashes, hangs, exits or prints. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,9 +16,9 @@ static const struct {
     BP_NOTE_HEADER_INIT(1, 0, ""),
     {{FIXTURE_ID, "1.0", BP_KIND_PROCESS_GROUP, BP_BACKEND_TAGS, BP_BIT(BP_SEND) | BP_BIT(BP_RECV), 0}}};
 
-__attribute__((constructor)) static void misbehave(void) {
+__attribute__((constructor)) static void fault(void) {
 #if defined(FIXTURE_CRASH)
-  signal(SIGSEGV, SIG_DFL); /* sanitizers turn it into an exit */
+  signal(SIGSEGV, SIG_DFL); /* sanitizers would convert it to an exit */
   raise(SIGSEGV);
 #elif defined(FIXTURE_HANG)
   for (;;) pause();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank of a job: tells its name in the store, reads the next rank's, and stays until all have done so.
+// A rank of a job: stores a value and prints that of the next rank.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

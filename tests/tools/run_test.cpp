@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks get and what becomes of their output.
+// Environment, input and output of ranks.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
@@ -24,7 +26,7 @@ TEST(Run, SetsTheEnvironmentOfEachRank) {
   }
 }
 
-TEST(Run, RunsUnderItself) {
+TEST(Run, RunsNested) {
   const Outcome outcome = run({"run", "-n", "2", BACKPLANE_TEST_COMMAND, "run", "-n", "2", BACKPLANE_TEST_RANK});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(count_lines(outcome.out, "[0] [0] word of 1"), 1U) << outcome.out;
@@ -37,12 +39,23 @@ TEST(Run, ServesTheStore) {
   EXPECT_EQ(count_lines(outcome.out, "[2] word of 0"), 1U) << outcome.out;
 }
 
-TEST(Run, PassesTheProgramsOptionsOn) {
+TEST(Run, MpichStartsInItsRanks) {
+  if (std::string(BACKPLANE_TEST_HYDRA).empty()) GTEST_SKIP() << "MPICH is not installed";
+  const Outcome outcome = run({"run", "-n", "3", BACKPLANE_TEST_MPICH_RANK});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* line : {"[0] rank 0 of 3: the ranks add up to 3", "[2] rank 2 of 3: the ranks add up to 3"}) {
+    EXPECT_EQ(count_lines(outcome.out, line), 1U) << outcome.out;
+  }
+  const Outcome alone = run({"run", "-n", "2", "--no-pmi", BACKPLANE_TEST_MPICH_RANK});
+  EXPECT_EQ(count_lines(alone.out, "[1] rank 0 of 1: the ranks add up to 0"), 1U) << alone.out << alone.err;
+}
+
+TEST(Run, PassesOptionsToTheProgram) {
   EXPECT_EQ(run({"run", "-n1", "echo", "-n", "--timeout", "list"}).out, "--timeout list");
   EXPECT_EQ(run({"run", "--nproc=1", "--no-prefix", "--", "printf", "%s|", "--", "-x"}).out, "--|-x|");
 }
 
-TEST(Run, TagsOnRequest) {
+TEST(Run, PrefixesOnRequest) {
   EXPECT_EQ(run({"run", "-n", "1", "echo", "a"}).out, "a\n");
   EXPECT_EQ(run({"run", "-n", "1", "--tag-output", "echo", "a"}).out, "[0] a\n");
   EXPECT_EQ(run({"run", "-n", "2", "--no-prefix", "echo", "a"}).out, "a\na\n");
@@ -64,20 +77,20 @@ TEST(Run, PassesBytesAndEndlessLines) {
   EXPECT_TRUE(endless.out == "[0] " + std::string(3000000, 'x') + "\n") << endless.out.size() << endless.err;
 }
 
-TEST(Run, EndsALineThatWasPassedOnInPieces) {
-  // As long as the longest line that is kept, so nothing of it is left when the stream ends.
+TEST(Run, EndsALineForwardedInPieces) {
+  // The maximum size of a buffered line, so the buffer is empty at the end of the stream.
   const Outcome outcome = run({"run", "-n", "1", "--tag-output", "sh", "-c", "head -c 65536 /dev/zero | tr '\\0' x"});
   EXPECT_TRUE(outcome.out == "[0] " + std::string(65536, 'x') + "\n") << outcome.out.size() << outcome.err;
 }
 
-TEST(Run, GivesStandardInputToRankZero) {
+TEST(Run, ForwardsStandardInputToRankZero) {
   const Outcome outcome = run({"run", "-n", "2", "cat"}, {{}, "question\n"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "[0] question\n");
 }
 
-TEST(Run, SaysThatAProgramIsMissingOrNotExecutable) {
-  const Workplace place;
+TEST(Run, ReportsAMissingOrUnexecutableProgram) {
+  const ScopedDirectory place;
   std::ofstream(place.file("data")) << "x";
   std::ofstream(place.file("script")) << "echo no interpreter\n";
   fs::permissions(place.file("script"), fs::perms(0755));
@@ -94,13 +107,36 @@ TEST(Run, SaysThatAProgramIsMissingOrNotExecutable) {
   EXPECT_TRUE(contains(script.err, "script cannot be executed: Exec format error")) << script.err;
 }
 
-TEST(Run, LeavesNoDescriptorsToRanks) {
-  // Some sandboxes show descriptors of their own in every process, so a process without a launcher is the measure.
+TEST(Run, NamesAPluginThatWasOverwrittenInPlace) {
+  const ScopedDirectory place;
+  const std::string plugin = place.file("backplane_trace.so");
+  fs::copy_file(plugin_directory("trace") + "/backplane_trace.so", plugin);
+  struct statx status {};
+  ASSERT_EQ(::statx(AT_FDCWD, plugin.c_str(), 0, STATX_BTIME, &status), 0);
+  if ((status.stx_mask & STATX_BTIME) == 0) GTEST_SKIP() << "the file system does not keep when a file was made";
+  const Setting setting = {{{"BACKPLANE_PLUGIN_PATH", place.path().string()}, {"PLUGIN", plugin}}};
+  const std::string named = plugin + " was overwritten while the job ran";
+  const auto end_of = [&setting](const std::string& change) {
+    return run({"run", "-n", "1", "sh", "-c", change + "; kill -BUS $$"}, setting).err;
+  };
+  const std::string moved = end_of("cp -p $PLUGIN $PLUGIN.new; mv $PLUGIN.new $PLUGIN");
+  EXPECT_TRUE(contains(moved, "was killed by signal 7")) << moved;
+  EXPECT_FALSE(contains(moved, named)) << moved;
+  const std::string written = end_of("cp $PLUGIN $PLUGIN.new; cat $PLUGIN.new > $PLUGIN");
+  EXPECT_TRUE(contains(written, named)) << written;
+}
+
+// Besides PMI_FD.
+TEST(Run, LeaksNoDescriptorsToRanks) {
+  // Some sandboxes show descriptors of their own in every process, so a process without a launcher is the reference.
+  const auto lines = [](const Outcome& outcome) { return std::count(outcome.out.begin(), outcome.out.end(), '\n'); };
   const Outcome alone = run({"/proc/self/fd"}, {{}, {}, "/bin/ls"});
-  EXPECT_EQ(run({"run", "-n", "1", "ls", "/proc/self/fd"}).out, alone.out);
+  const Outcome one = run({"run", "-n", "1", "sh", "-c", "echo its PMI_FD is $PMI_FD; exec ls /proc/self/fd"});
+  EXPECT_EQ(lines(one), lines(alone) + 2) << one.out;
+  const std::string pmi = one.out.substr(0, one.out.find('\n')).substr(std::string("its PMI_FD is ").size());
+  EXPECT_EQ(count_lines(one.out, pmi), 1U) << one.out;
   const Outcome two = run({"run", "-n", "2", "ls", "/proc/self/fd"});
-  EXPECT_EQ(std::count(two.out.begin(), two.out.end(), '\n'), 2 * std::count(alone.out.begin(), alone.out.end(), '\n'))
-      << two.out;
+  EXPECT_EQ(lines(two), 2 * (lines(alone) + 1)) << two.out;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `backplane run` on a terminal: colours, typing, Ctrl-C; and how far `backplane bench` is.
+// `backplane run` on a terminal: colours, input, Ctrl-C; and the progress line of `backplane bench`.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <fstream>
 
 #include "tools/command.hpp"
 
@@ -17,9 +18,9 @@ namespace {
 
 class Terminal {
  public:
-  explicit Terminal(std::vector<std::string> words) {
+  explicit Terminal(std::vector<std::string> command) {
     std::vector<char*> arguments;
-    for (auto& word : words) arguments.push_back(word.data());
+    for (auto& word : command) arguments.push_back(word.data());
     arguments.push_back(nullptr);
     pid_ = ::forkpty(&fd_, nullptr, nullptr, nullptr);
     if (pid_ == 0) {
@@ -77,7 +78,7 @@ std::vector<std::string> two_ranks(const std::string& script, const std::string&
           "-c",           script};
 }
 
-TEST(Terminal, RankZeroReadsWhatIsTyped) {
+TEST(Terminal, RankZeroReadsTheTerminal) {
   Terminal terminal(two_ranks("read word; echo rank $RANK got $word.", ""));
   ASSERT_TRUE(terminal.shows("\x1b[32m[1]\x1b[0m rank 1 got .")) << terminal.shown();
   terminal.type("hello\n");
@@ -94,8 +95,54 @@ TEST(Terminal, CtrlCReachesAllRanks) {
   EXPECT_FALSE(contains(terminal.shown(), "\x1b[")) << terminal.shown();
 }
 
-// One line, written over and over, and gone at the end.
-TEST(Terminal, BenchShowsHowFarItIs) {
+// The state of a process: 'T' if it is stopped.
+char state_of(pid_t pid) {
+  const std::string status = read_file("/proc/" + std::to_string(pid) + "/stat");
+  const size_t name_end = status.rfind(") ");
+  return name_end == std::string::npos ? '?' : status[name_end + 2];
+}
+
+// Quoted for the shell.
+std::string quoted_command(const std::vector<std::string>& words) {
+  std::string command;
+  for (const std::string& word : words) command += "'" + word + "' ";
+  return command;
+}
+
+TEST(Terminal, CtrlZStopsTheJobUntilItIsResumed) {
+  const ScopedDirectory place;
+  const auto job = two_ranks("echo $$ > " + place.file("rank$RANK") + "; while ! [ -e " + place.file("go") +
+                                 " ]; do sleep 0.05; done; echo went on",
+                             "1");
+  Terminal terminal({"/bin/sh", "-c", "set -m; " + quoted_command(job) + "; echo stopped; read line; fg"});
+  const pid_t ranks[] = {pid_in(place.file("rank0")), pid_in(place.file("rank1"))};
+  terminal.type("\x1a");
+  ASSERT_TRUE(terminal.shows("stopped")) << terminal.shown();
+  for (const pid_t pid : ranks) {
+    EXPECT_TRUE(eventually([pid] { return state_of(pid) == 'T'; })) << pid << state_of(pid);
+  }
+  std::ofstream(place.file("go")) << "go";
+  terminal.type("\n");
+  EXPECT_TRUE(terminal.shows("[0] went on") && terminal.shows("[1] went on")) << terminal.shown();
+  EXPECT_EQ(terminal.wait(), 0);
+}
+
+// As under ssh, or as the first process of a container.
+TEST(Terminal, CtrlZStopsNothingWithoutAShell) {
+  const ScopedDirectory place;
+  Terminal terminal(two_ranks("trap 'echo resumed' CONT; echo ready; while ! [ -e " + place.file("go") +
+                                  " ]; do sleep 0.05; done; echo went on",
+                              "1"));
+  ASSERT_TRUE(terminal.shows("[0] ready") && terminal.shows("[1] ready")) << terminal.shown();
+  terminal.type("\x1a");
+  EXPECT_TRUE(terminal.shows("[0] resumed") && terminal.shows("[1] resumed")) << terminal.shown();
+  std::ofstream(place.file("go")) << "go";
+  EXPECT_TRUE(terminal.shows("[0] went on") && terminal.shows("[1] went on")) << terminal.shown();
+  EXPECT_EQ(terminal.wait(), 0);
+}
+
+// One line that is overwritten, and erased at the end.
+TEST(Terminal, BenchShowsProgress) {
   Terminal terminal({BACKPLANE_TEST_COMMAND, "bench", "--backend", "inproc", "--sizes", "4,1K", "--seconds", "0.001"});
   EXPECT_EQ(terminal.wait(), 0);
   EXPECT_TRUE(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane trace on the traces of real jobs: what they wrote down, and what they answer while they run.
+// backplane trace on the trace files of jobs, and on running jobs.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -10,6 +10,7 @@
 #include <set>
 
 #include "liveness/job.hpp"
+#include "support/groups.hpp"
 #include "tools/command.hpp"
 
 namespace backplane::test {
@@ -18,20 +19,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kOperation = "all_reduce sum (f32 x 4)";
-
-std::vector<std::string> backends() {
-  std::vector<std::string> names;
-#ifdef BACKPLANE_TEST_zmq
-  names.emplace_back("zmq");
-#endif
-#ifdef BACKPLANE_TEST_gloo
-  names.emplace_back("gloo");
-#endif
-#ifdef BACKPLANE_TEST_shm
-  names.emplace_back("shm");
-#endif
-  return names;
-}
 
 json traced(const std::vector<std::string>& where) {
   std::vector<std::string> words = {"trace", "--format", "json"};
@@ -65,7 +52,7 @@ void expect_refusal(const std::vector<std::string>& words, int code, const std::
 
 class TraceCommand : public testing::TestWithParam<std::string> {
  protected:
-  const Workplace place_;
+  const ScopedDirectory place_;
   const std::string directory_ = place_.file("");
   const Variables variables_ = {{"BACKPLANE_TRACE_DIR", directory_}};
 
@@ -76,21 +63,21 @@ class TraceCommand : public testing::TestWithParam<std::string> {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, TraceCommand, testing::ValuesIn(backends()),
+INSTANTIATE_TEST_SUITE_P(Backends, TraceCommand, testing::ValuesIn(process_backends()),
                          [](const auto& info) { return info.param; });
 
-TEST_P(TraceCommand, PutsTheTracesOfSurvivorsTogether) {
+TEST_P(TraceCommand, MergesTracesOfSurvivors) {
   Job job(GetParam(), 3, Host::kLauncher, variables_);
   job.init();
-  for (const std::string& answer : job.ask({0, 1, 2}, "all_reduce")) EXPECT_EQ(answer, "sum 3");
+  for (const std::string& answer : job.call({0, 1, 2}, "all_reduce")) EXPECT_EQ(answer, "sum 3");
   const std::string loss = job.name(1) + " is lost: its process ended";
-  job.tell({0, 2}, "all_reduce");
+  job.send({0, 2}, "all_reduce");
   EXPECT_TRUE(eventually([&job] {
     const json trace = traced({"--store", "127.0.0.1:" + job.port()});
     return event(trace, 0, 2).is_object() && event(trace, 2, 2).is_object();
   }));
   job[1].kill();
-  job.hear({0, 2});
+  job.receive({0, 2});
   await_dumps({0, 2});
   const std::set<std::string> survivors = {job.name(0), job.name(2)};
   job.quit({0, 2});
@@ -108,7 +95,7 @@ TEST_P(TraceCommand, PutsTheTracesOfSurvivorsTogether) {
     EXPECT_GE(first["end_ns"], first["begin_ns"]);
     const json second = event(trace, rank, 2);
     ASSERT_TRUE(second.is_object()) << trace["events"];
-    EXPECT_NE(second["state"], "done");  // failed, or in flight where its trace was written first
+    EXPECT_NE(second["state"], "done");  // failed, or in flight if its trace was written first
   }
   const auto& events = trace["events"];
   EXPECT_TRUE(std::is_sorted(events.begin(), events.end(),
@@ -140,12 +127,12 @@ TEST_P(TraceCommand, PutsTheTracesOfSurvivorsTogether) {
   EXPECT_EQ(whole, (std::set<int>{0, 2}));
 }
 
-TEST_P(TraceCommand, ShowsWhoStayedBehindAtATimeout) {
+TEST_P(TraceCommand, NamesTheRankThatCausedATimeout) {
   Job job(GetParam(), 3, Host::kLauncher, variables_);
   job.init();
-  job.ask({0, 1, 2}, "all_reduce");
-  const auto answers = job.ask({0, 2}, "hurry 500");
-  await_dumps({0, 1, 2});  // rank 1 is told that its group is broken
+  job.call({0, 1, 2}, "all_reduce");
+  const auto answers = job.call({0, 2}, "hurry 500");
+  await_dumps({0, 1, 2});  // rank 1 is notified that its group is broken
   const json trace = traced({directory_});
   EXPECT_TRUE(remarks_on(trace, job.name(1) + " has entered 1 collectives where others have entered 2"))
       << trace["remarks"];
@@ -158,22 +145,22 @@ TEST_P(TraceCommand, ShowsWhoStayedBehindAtATimeout) {
 TEST_P(TraceCommand, DumpsOnRequestWhileTheJobWaits) {
   Job job(GetParam(), 3, Host::kLauncher, variables_);
   job.init();
-  job.tell({0, 2}, "all_reduce");
+  job.send({0, 2}, "all_reduce");
   std::ofstream(place_.file("request")) << "please\n";
   await_dumps({0, 1, 2});
   const json trace = traced({directory_});
   EXPECT_TRUE(event(trace, 1, 1).is_null());
-  job[1].tell("all_reduce");
-  for (const std::string& answer : job.hear({0, 1, 2})) EXPECT_EQ(answer, "sum 3");  // nothing was disturbed
+  job[1].send("all_reduce");
+  for (const std::string& answer : job.receive({0, 1, 2})) EXPECT_EQ(answer, "sum 3");  // the job is unaffected
   job.quit({0, 1, 2});
 }
 
-TEST_P(TraceCommand, AsksARunningJobAndOneThatIsGone) {
+TEST_P(TraceCommand, QueriesRunningAndEndedJobs) {
   Job job(GetParam(), 3);
   const std::string store = "127.0.0.1:" + job.port();
   job.init();
-  job.ask({0, 1, 2}, "all_reduce");
-  job.tell({0, 2}, "all_reduce");
+  job.call({0, 1, 2}, "all_reduce");
+  job.send({0, 2}, "all_reduce");
   const std::string behind = job.name(1) + " has entered 1 collectives where others have entered 2";
   json trace;
   EXPECT_TRUE(eventually([&] {
@@ -183,27 +170,28 @@ TEST_P(TraceCommand, AsksARunningJobAndOneThatIsGone) {
   for (const int rank : {0, 2}) EXPECT_EQ(event(trace, rank, 2)["state"], "in flight") << trace["events"];
   EXPECT_EQ(event(trace, 1, 1)["state"], "done");
 
-  job[1].signal(SIGSTOP);  // a rank that does not answer is missing, and the others are shown
+  job[1].signal(SIGSTOP);  // a suspended rank is missing; the others are shown
   trace = traced({"--store", store, "--timeout", "1"});
   EXPECT_TRUE(remarks_on(trace, "no trace of rank 1")) << trace["remarks"];
   EXPECT_EQ(event(trace, 2, 2)["operation"], kOperation);
   job[1].signal(SIGCONT);
-  job[1].tell("all_reduce");
-  for (const std::string& answer : job.hear({0, 1, 2})) EXPECT_EQ(answer, "sum 3");
+  job[1].send("all_reduce");
+  for (const std::string& answer : job.receive({0, 1, 2})) EXPECT_EQ(answer, "sum 3");
 
   expect_refusal({"trace", "--store", store, "--group", "other", "--timeout", "2"}, 1,
                  "backplane: cannot get the trace of group 'other' from the store at " + store + ": ");
   expect_refusal({"trace", "--store", store, "--job", "other", "--timeout", "20"}, 1,
-                 "belongs to job '', this rank is of job 'other'");
+                 "belongs to another job, this rank is of job 'other'");
   job.quit({0, 1, 2});
-  expect_refusal({"trace", "--store", store, "--timeout", "2"}, 1, "backplane: no rank of group 'world' answered");
+  expect_refusal({"trace", "--store", store, "--timeout", "2"}, 1,
+                 "no group 'world' uses this store: its job has not started, or has ended");
   job.server().kill();
   expect_refusal({"trace", "--store", store, "--timeout", "0.5"}, 1,
                  "could not reach the store at " + store + " within ");
 }
 
-TEST(TraceCommandFiles, SaysWhatIsWrongWithThem) {
-  const Workplace place;
+TEST(TraceCommandFiles, ReportsInvalidFiles) {
+  const ScopedDirectory place;
   const std::string directory = place.file("");
   expect_refusal({"trace", directory}, 1, "no trace files in");
   expect_refusal({"trace", place.file("none")}, 2, place.file("none") + " does not exist");
@@ -242,8 +230,8 @@ std::string made_up(int rank, int64_t world_size, const std::string& op) {
       .dump();
 }
 
-TEST(TraceCommandFiles, NamesTheFirstDifferenceAndFewOfManyMissing) {
-  const Workplace place;
+TEST(TraceCommandFiles, NamesTheFirstDifferenceAndSomeMissingRanks) {
+  const ScopedDirectory place;
   std::ofstream(place.file("a.json")) << made_up(0, 1'000'000'000, "all_reduce");
   std::ofstream(place.file("b.json")) << made_up(3, 1'000'000'000, "broadcast");
   const json trace = traced({place.file("")});
@@ -253,7 +241,7 @@ TEST(TraceCommandFiles, NamesTheFirstDifferenceAndFewOfManyMissing) {
 }
 
 TEST(TraceCommandFiles, ShowsCallsBetweenWorkers) {
-  const Workplace place;
+  const ScopedDirectory place;
   json trace = json::parse(made_up(0, 2, "barrier"));
   json call = {{"kind", "call"}, {"direction", "out"}, {"function", "f"}, {"peer", 1},     {"worker", "worker1"},
                {"number", 7},    {"status", 0},        {"state", "done"}, {"begin_ns", 3}, {"end_ns", 4}};
@@ -270,8 +258,8 @@ TEST(TraceCommandFiles, ShowsCallsBetweenWorkers) {
   EXPECT_EQ(events[2]["number"], 8);
 }
 
-TEST(TraceCommandFiles, LeavesTheTerminalAlone) {
-  const Workplace place;
+TEST(TraceCommandFiles, EscapesControlCharacters) {
+  const ScopedDirectory place;
   const std::string file = place.file("a.json");
   std::ofstream(file) << made_up(0, 1, "\x1b[2Jbarrier");
   const Outcome outcome = run({"trace", file});

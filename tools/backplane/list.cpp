@@ -53,6 +53,12 @@ void probe_all(Json& list, double timeout) {
   }
 }
 
+// A reason may begin with the state, or continue it: "by FILE".
+std::string why_unavailable(const std::string& state, const std::string& reason) {
+  if (reason.starts_with(state)) return reason;
+  return fmt::format("{}{} {}", state, reason.starts_with("by ") ? "" : ":", reason);
+}
+
 std::string backends_text(const Json& list, bool probed) {
   if (list["backends"].empty()) return "No backends were found.\n";
   std::vector<std::string> header = {"ID", "VERSION", "KINDS", "AUTH", "ABI", "FILE"};
@@ -66,8 +72,7 @@ std::string backends_text(const Json& list, bool probed) {
     if (probed) row.insert(row.begin() + 1, !asked ? "-" : backend["viable"].get<bool>() ? "yes" : "no");
     table.add(std::move(row));
     if (backend["state"] != "available") {
-      table.note(
-          fmt::format("{}: {}", backend["state"].get<std::string>(), backend.value("reason", "no reason given")));
+      table.note(why_unavailable(backend["state"], backend.value("reason", "no reason given")));
     }
     if (backend.contains("viability")) {
       const char* const what = backend["viable"].get<bool>() ? "viable" : "not viable";

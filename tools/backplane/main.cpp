@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The command `backplane`.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include "backplane/backplane.h"
 #include "commands.hpp"
 #include "common/failure.hpp"
-#include "common/process.hpp"
 
 namespace backplane::tool {
 namespace {
@@ -118,6 +119,10 @@ int main(int count, char** arguments) {
 }  // namespace backplane::tool
 
 int main(int count, char** arguments) {
-  backplane::tool::open_standard_descriptors();
+  ::signal(SIGCHLD, SIG_DFL);  // if it were ignored, the kernel would reap the children
+  // Opens missing standard descriptors. Otherwise a pipe or socket of this process would get their number.
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) < 0) return backplane::tool::kFailed;
+  }
   return backplane::tool::main(count, arguments);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane-device-call: two workers of this process call each other over TENSORPIPE with arrays in the memory of CUDA
-// devices, of the first one and the second, or of the only one, and look at every element. Ends with 0 and what was
-// done in one line, with 1 and what went wrong, or with 2 and why nothing could be tried.
+// backplane-device-call: two workers of this process call each other over TensorPipe with arrays in CUDA device memory,
+// of devices 0 and 1 or of the only device, and compare every element. Prints one line. Exit codes: 0, with the calls
+// and their times; 1, with the error; 2, with the reason why calls are impossible.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct Unavailable : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What the program itself needs of the driver, as cuda.h has it.
+// The functions of the driver that the program calls, as declared in cuda.h.
 struct Driver {
   using Pointer = unsigned long long;  // NOLINT(google-runtime-int): CUdeviceptr
   int (*init)(unsigned) = nullptr;
@@ -55,7 +55,7 @@ void look_up(void* library, const char* name, Function* function) {
 
 void load() {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw Unavailable("there is no CUDA driver (libcuda.so.1)");
+  if (library == nullptr) throw Unavailable("no CUDA driver was found (libcuda.so.1)");
   look_up(library, "cuInit", &driver.init);
   look_up(library, "cuDeviceGetCount", &driver.count);
   look_up(library, "cuDevicePrimaryCtxRetain", &driver.retain);
@@ -73,18 +73,22 @@ void load() {
   for (int device = 0; device < std::min(count, 2); ++device) {
     void* context = nullptr;
     const int retained = driver.retain(&context, device);
-    if (retained != 0) throw Unavailable("a device gives no context: error " + std::to_string(retained));
+    if (retained != 0)
+      throw Unavailable("cannot create a context on device " + std::to_string(device) + ": error " +
+                        std::to_string(retained));
     driver.contexts.push_back(context);
   }
 }
 
 void check(int result, const char* what) {
-  if (result != 0) throw std::runtime_error(std::string(what) + ": error " + std::to_string(result) + " of CUDA");
+  if (result != 0) throw std::runtime_error(std::string(what) + ": CUDA error " + std::to_string(result));
 }
 
 class OnDevice {
  public:
-  explicit OnDevice(int device) { check(driver.push(driver.contexts.at(static_cast<size_t>(device))), "a context"); }
+  explicit OnDevice(int device) {
+    check(driver.push(driver.contexts.at(static_cast<size_t>(device))), "setting the context");
+  }
   ~OnDevice() {
     void* context = nullptr;
     driver.pop(&context);
@@ -96,14 +100,14 @@ class OnDevice {
 DeviceFloats on_device(const Floats& values, int device) {
   const OnDevice here(device);
   Driver::Pointer data = 0;
-  check(driver.allocate(&data, values.size() * sizeof(float)), "allocating");
-  auto* const place = reinterpret_cast<float*>(data);  // NOLINT(performance-no-int-to-ptr): so the driver has it
-  std::shared_ptr<void> keep(place, [device](void* memory) {
+  check(driver.allocate(&data, values.size() * sizeof(float)), "allocating device memory");
+  auto* const pointer = reinterpret_cast<float*>(data);  // NOLINT(performance-no-int-to-ptr): of the driver
+  std::shared_ptr<void> keep(pointer, [device](void* memory) {
     const OnDevice freeing(device);
     driver.free(reinterpret_cast<uintptr_t>(memory));
   });
   check(driver.to_device(data, values.data(), values.size() * sizeof(float)), "copying to the device");
-  return DeviceFloats(place, values.size(), device, std::move(keep));
+  return DeviceFloats(pointer, values.size(), device, std::move(keep));
 }
 
 Floats on_host(const DeviceFloats& array) {
@@ -114,7 +118,7 @@ Floats on_host(const DeviceFloats& array) {
   return values;
 }
 
-// The median of several calls with an array of so many elements, each looked at, in microseconds.
+// The median time of 9 calls with an array of `size` elements, in microseconds. Throws if a result is wrong.
 double call(const rpc::Worker& worker, size_t size) {
   Floats values(size);
   std::iota(values.begin(), values.end(), 1.0F);
@@ -129,19 +133,19 @@ double call(const rpc::Worker& worker, size_t size) {
     const auto begun = std::chrono::steady_clock::now();
     const auto back = worker.rpc_sync<DeviceFloats>("callee", "echo", sent);
     times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begun).count());
-    if (back.device() != Device::cuda(0)) throw std::runtime_error("a result came to another device");
+    if (back.device() != Device::cuda(0)) throw std::runtime_error("a result arrived on another device");
     if (on_host(back) != values) throw std::runtime_error("an echo came back with other elements");
   }
   std::nth_element(times.begin(), times.begin() + 4, times.end());
   return times[4];
 }
 
-// What was done, in one line.
+// Returns the report in one line.
 std::string try_calls() {
   const int there = driver.contexts.size() > 1 ? 1 : 0;
   rpc::register_function("echo", [](const DeviceFloats& array) { return array; });
   rpc::register_function("double", [there](const DeviceFloats& array) {
-    if (array.device().ordinal != there) throw std::runtime_error("an argument came to another device");
+    if (array.device().ordinal != there) throw std::runtime_error("an argument arrived on another device");
     Floats values = on_host(array);
     for (float& each : values) each *= 2;
     return on_device(values, there);
@@ -174,8 +178,8 @@ std::string try_calls() {
       const double small = call(caller, 1024);
       const double large = call(caller, 1 << 22);
       std::snprintf(line, sizeof(line),
-                    "calls between device 0 and device %d: all elements right; there and back 4 KiB in %.0f us, 16 MiB "
-                    "in %.0f us",
+                    "calls between device 0 and device %d: all elements right; round trip of 4 KiB in %.0f us, of "
+                    "16 MiB in %.0f us",
                     there, small, large);
     } catch (const std::exception& e) {
       problem = e.what();

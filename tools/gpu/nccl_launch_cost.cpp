@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// backplane-nccl-launch-cost [DEVICE]: what it costs the host to put an all_reduce of 4 bytes into a stream, over the
-// backend nccl and by NCCL's own call, in one process with one rank, by turns: time, and processor time of the thread
-// that launches. Then what groups leave behind in the device's memory. Prints a line for each; ends with 0, or with 2
-// and a reason. The library is BACKPLANE_NCCL_LIBRARY's, else libnccl.so.2.
+// backplane-nccl-launch-cost [DEVICE]: measures the host's cost of launching an all_reduce of 4 bytes, over the backend
+// nccl and by NCCL's own call, alternately, in one process with one rank: time, and processor time of the launching
+// thread. Then measures the device memory that groups leave behind. Prints a line for each. Exit codes: 0; 2 with the
+// reason. The library is BACKPLANE_NCCL_LIBRARY, else libnccl.so.2.
 //
-// NCCL's own call is what a program without Backplane would do on a communicator that does not block: the call, until
-// it is launched, and an event to wait for. The stream is held up meanwhile, so that nothing else takes turns with the
-// thread that launches: neither the device nor, with the double of NCCL in the tests, the thread that stands for it.
+// NCCL's own call stands for a program without Backplane that uses a non-blocking communicator: the call, polling until
+// it is launched, and an event to wait for. The stream is blocked meanwhile, so that neither the device nor, in the
+// tests, the test double's thread competes with the launching thread.
 #include <time.h>
 
 #include <algorithm>
@@ -28,13 +28,13 @@ using backplane::nccl::check;
 
 constexpr int kRounds = 101;
 constexpr int kGroups = 100;
-constexpr int kLaunches = 100;  // in a round; a stream takes so many while it is held up
+constexpr int kLaunches = 100;  // per round; a blocked stream has room for them
 
-// What one round in ten does not reach: others on the same processors only add to it.
-double undisturbed(std::vector<double> values) {
-  const auto place = values.begin() + static_cast<ptrdiff_t>(values.size() / 10);
-  std::nth_element(values.begin(), place, values.end());
-  return *place;
+// The 10th percentile: other load on the processors only adds to the time.
+double tenth_percentile(std::vector<double> values) {
+  const auto at = values.begin() + static_cast<ptrdiff_t>(values.size() / 10);
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
 }
 
 double microseconds(clockid_t clock) {
@@ -43,7 +43,7 @@ double microseconds(clockid_t clock) {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
 }
 
-// Microseconds per launch, of all rounds.
+// Microseconds per launch of each round.
 class Times {
  public:
   template <typename Launch>
@@ -54,24 +54,24 @@ class Times {
     processor_.push_back((microseconds(CLOCK_THREAD_CPUTIME_ID) - start_of_thread) / kLaunches);
     wall_.push_back((microseconds(CLOCK_MONOTONIC) - start) / kLaunches);
   }
-  double wall() const { return undisturbed(wall_); }
-  double processor() const { return undisturbed(processor_); }
+  double wall() const { return tenth_percentile(wall_); }
+  double processor() const { return tenth_percentile(processor_); }
 
  private:
   std::vector<double> wall_;
   std::vector<double> processor_;
 };
 
-// Holds a stream up from now on, until open().
+// Blocks a stream until open().
 class Gate {
  public:
   Gate(const Api& api, cudaStream_t stream) : api_(api), stream_(stream) {
     const auto wait = [](void* gate) { static_cast<Gate*>(gate)->opened_.wait(); };
-    check(api, api.cuda.launch_host_func(stream, wait, this), "holding a stream up");
+    check(api, api.cuda.launch_host_func(stream, wait, this), "blocking a stream");
   }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
-  // Opens it, if an error came before that, and waits until the stream has come past it.
+  // Opens it, if an error prevented that, and waits until the stream has passed it.
   ~Gate() {
     if (!is_open_) open();
     api_.cuda.stream_synchronize(stream_);
@@ -89,18 +89,19 @@ class Gate {
   const std::shared_future<void> opened_ = open_.get_future().share();
 };
 
-// NCCL's own.
+// Launches by NCCL's own call.
 class Direct {
  public:
   Direct(const Api& api, int device) : api_(api), events_(kLaunches) {
-    check(api, api.cuda.set_device(device), "choosing the device");
-    check(api, api.cuda.stream_create(&stream_, cudaStreamNonBlocking), "making a stream");
-    for (cudaEvent_t& event : events_) check(api, api.cuda.event_create(&event, cudaEventDisableTiming), "an event");
+    check(api, api.cuda.set_device(device), "setting the current device");
+    check(api, api.cuda.stream_create(&stream_, cudaStreamNonBlocking), "creating a stream");
+    for (cudaEvent_t& event : events_)
+      check(api, api.cuda.event_create(&event, cudaEventDisableTiming), "creating an event");
     ncclUniqueId id;
-    check(api, api.nccl.get_unique_id(&id), "making an id");
+    check(api, api.nccl.get_unique_id(&id), "creating an id");
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    check(api, api.nccl.comm_init_rank_config(&comm_, 1, id, 0, &config), "making a communicator");
+    check(api, api.nccl.comm_init_rank_config(&comm_, 1, id, 0, &config), "creating a communicator");
     await();
   }
   ~Direct() {
@@ -122,7 +123,7 @@ class Direct {
  private:
   void await() const {
     for (ncclResult_t state = ncclInProgress; state == ncclInProgress;) {
-      check(api_, api_.nccl.comm_get_async_error(comm_, &state), "asking for the state", comm_);
+      check(api_, api_.nccl.comm_get_async_error(comm_, &state), "getting the state", comm_);
       check(api_, state, "NCCL reports", comm_);
     }
   }
@@ -152,7 +153,7 @@ void measure_launches(const Api& api, int device) {
   call.async_op = true;
   call.stream = direct.stream();
   std::vector<backplane::Work> works(kLaunches);
-  // What is made at first is made while nothing is held up.
+  // The first launches allocate and connect. They must not meet a blocked stream.
   direct.launch(memory.data(), 0);
   direct.synchronize();
   group.all_reduce(buffer, backplane::ReduceOp::kSum, call).wait();
@@ -176,12 +177,12 @@ void measure_launches(const Api& api, int device) {
       "%.2f and %.2f us, %+.2f us\n",
       own.wall(), backplane::nccl::nccl_version_text(api.nccl_version).c_str(), over.wall(), over.wall() - own.wall(),
       own.processor(), over.processor(), over.processor() - own.processor());
-  std::fflush(stdout);  // it counts, whatever becomes of the rest
+  std::fflush(stdout);  // the line counts even if the rest fails
 }
 
-// Device memory that groups leave behind. The first one may leave what NCCL and CUDA keep for the process.
+// Device memory that groups leave behind. The first group may leave what NCCL and CUDA allocate per process.
 void measure_memory(const Api& api, int device) {
-  check(api, api.cuda.set_device(device), "choosing the device");
+  check(api, api.cuda.set_device(device), "setting the current device");
   const auto use_groups = [&api, device](int count) {
     for (int i = 0; i < count; ++i) {
       auto group = group_of_one(device);
@@ -191,7 +192,7 @@ void measure_memory(const Api& api, int device) {
     }
     size_t free = 0;
     size_t total = 0;
-    check(api, api.cuda.mem_get_info(&free, &total), "asking for the memory of the device");
+    check(api, api.cuda.mem_get_info(&free, &total), "getting the free memory of the device");
     return static_cast<long long>(free);
   };
   const long long before = use_groups(1);

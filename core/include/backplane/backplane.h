@@ -8,7 +8,9 @@
  * struct_size first, strings UTF-8. Every function may be called from any thread unless it says otherwise. Handles are
  * opaque. Each *_release drops one reference, accepts NULL, and blocks no longer than the documented end of its object.
  * A NULL pointer or a released handle is BP_INVALID; functions without a status return -1, 0 or NULL. A released handle
- * is recognised until a thousand others of its type have been released after it.
+ * is recognised until a thousand others of its type have been released after it. In a child made by fork the handles of
+ * its parent are BP_INVALID, and releasing them has no effect there, except for registries, options and objects
+ * (documentation, "Fork").
  *
  * Terms are those of torch.distributed. N is a count of elements, W the world size.
  */
@@ -63,9 +65,9 @@ typedef struct bp_store_server bp_store_server;
 
 /* Listens on host:port (0: any free port) and serves a store until released. `host` is a name or an address of this
  * machine, not a wildcard, or "auto": the address of the interface of the default route, else the first address of the
- * host name that is not loopback, else 127.0.0.1. `job_id` (NULL: "") must equal that of the clients, and so must the
- * job's secret if BACKPLANE_SECRET_FILE or BACKPLANE_SECRET_FD names one (documentation, "Security"). BP_RESOURCE if
- * the port is in use. */
+ * host name that is not loopback, else 127.0.0.1. `job_id` (NULL: "") must equal that of the clients. If
+ * BACKPLANE_SECRET_FILE or BACKPLANE_SECRET_FD names a secret of the job, the clients must have the same one
+ * (documentation, "Security"). BP_RESOURCE if the port is in use. */
 BP_API int32_t bp_store_server_start(const char* host, uint16_t port, const char* job_id, bp_store_server** server,
                                      bp_error* err);
 BP_API uint16_t bp_store_server_port(const bp_store_server* server);
@@ -115,6 +117,12 @@ BP_API int32_t bp_store_compare_set(bp_store* store, const char* key, const void
                                     int64_t timeout_ns, bp_error* err);
 BP_API int32_t bp_store_delete(bp_store* store, const char* key, int32_t* existed, int64_t timeout_ns, bp_error* err);
 BP_API int32_t bp_store_num_keys(bp_store* store, int64_t* count, int64_t timeout_ns, bp_error* err);
+/* For launchers: reports that the process of `rank` has ended. If it had not joined the job, the ranks that wait for it
+ * fail with BP_PEER_LOST: "rank 1 (`identity`) is lost: `reason`". Otherwise the call has no effect. `identity`: host
+ * and process, "node7, pid 17". `store`: the store of the job, without a prefix. BP_UNSUPPORTED unless it is a TCP
+ * store. */
+BP_API int32_t bp_store_report_end(bp_store* store, int32_t rank, const char* identity, const char* reason,
+                                   int64_t timeout_ns, bp_error* err);
 
 /* Receives the value that a callback found. Valid until the callback returns. */
 typedef struct bp_store_answer bp_store_answer;
@@ -270,9 +278,9 @@ BP_API int32_t bp_default_group(bp_group** group, bp_error* err);
  * reason, if one of them cannot choose its backend. */
 BP_API int32_t bp_group_create(const bp_group_config* config, bp_group** group, bp_error* err);
 /* Creates a group of some of the parent's ranks. ALL ranks of the parent must call it, in the same order, with the same
- * `ranks` (ranks in the parent, each once; their order is that of the new group). A rank that is not in `ranks` gets a
- * handle with rank -1 on which every operation is BP_INVALID ("rank 3 is not a member of group g"). BP_INHERIT_TIMEOUT:
- * the parent's timeout. name NULL: derived from the parent's. */
+ * `ranks` (ranks in the parent, each once; their order is that of the new group), a call with an invalid list too. A
+ * rank that is not in `ranks` gets a handle with rank -1 on which every operation is BP_INVALID ("rank 3 is not a
+ * member of group g"). BP_INHERIT_TIMEOUT: the parent's timeout. name NULL: derived from the parent's. */
 BP_API int32_t bp_group_new(bp_group* parent, const int32_t* ranks, uint64_t count, const char* name,
                             int64_t timeout_ns, bp_group** group, bp_error* err);
 /* The same, called by the members of the new group only (MPI_Comm_create_group, torch's use_local_synchronization).
@@ -305,7 +313,8 @@ BP_API int32_t bp_group_shrink(bp_group* group, int64_t timeout_ns, bp_group** s
 /* Ends the group: operations in flight fail, the backend is closed. Later calls on any handle of it are BP_INVALID. Not
  * collective. A second call has no effect. */
 BP_API int32_t bp_group_destroy(bp_group* group, bp_error* err);
-/* Makes all pending and later operations fail with BP_CANCELLED and the text `why`. Does not wait for peers. */
+/* Makes all pending and later operations fail with BP_CANCELLED and the text `why`, on all ranks: the others learn of
+ * it through the store, and get this rank as the peer rank. Does not wait for peers. */
 BP_API int32_t bp_group_abort(bp_group* group, const char* why, bp_error* err);
 /* BP_OK if the group is usable; else the reason why it is broken, or BP_INVALID if it was destroyed or this rank is not
  * a member. Does not block. */

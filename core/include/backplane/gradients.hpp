@@ -11,6 +11,7 @@
 //     reducer.finish();
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -163,6 +164,10 @@ class GradientReducer {
       : options_(std::move(options)), group_(own_group(group, options_)), thread_([this] { work(); }) {}
   // Gradients that are not completed fail with Status::kCancelled. Does not wait for other ranks.
   ~GradientReducer() {
+    if (group_.rank() < 0) {  // in a child made by fork
+      forget_thread();
+      return;
+    }
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -258,6 +263,19 @@ class GradientReducer {
     return failure_of(BP_CANCELLED, "the gradient reducer was destroyed before this gradient was reduced");
   }
 
+  // The thread exists in the parent only. Joining it, or destroying what it waits for, would block for ever.
+  void forget_thread() {
+    struct Forgotten {
+      std::thread thread;
+      std::unique_ptr<std::condition_variable> changed;
+      Forgotten* next;
+    };
+    static std::atomic<Forgotten*> newest = nullptr;  // keeps them reachable for leak checkers
+    auto* const made = new Forgotten{std::move(thread_), std::move(condition_), newest.load()};
+    while (!newest.compare_exchange_weak(made->next, made)) {
+    }
+  }
+
   // Requires mutex_.
   void send(Packs packs, bool last) {
     for (const auto& pack : packs) pack->close();
@@ -344,7 +362,8 @@ class GradientReducer {
   size_t compared_ = 0;                          // gradients of this round so far; used by thread_ only
   bool known_to_all_ = false;                    // whether all ranks have the failure; used by thread_ only
   std::mutex mutex_;                             // guards the members below
-  std::condition_variable changed_;
+  std::unique_ptr<std::condition_variable> condition_ = std::make_unique<std::condition_variable>();
+  std::condition_variable& changed_ = *condition_;
   std::map<DType, std::shared_ptr<detail::GradientPack>> filling_;
   std::set<std::string> round_;  // parameters that were added since the last flush
   std::deque<Batch> sent_;       // that thread_ has not taken yet

@@ -122,11 +122,13 @@ class Launcher {
   static constexpr char kLost = 'l';  // it threw Status::kPeerLost
   // The time in which the failure of that peer may follow.
   static constexpr std::chrono::seconds kCauseTime{2};
+  // Between looks at a rank without a pidfd.
+  static constexpr std::chrono::milliseconds kLookTime{20};
 
   struct Child {
     int rank = -1;
     pid_t pid = -1;
-    Descriptor process;  // readable when it has ended
+    Descriptor process;  // readable when it has ended; -1 where pidfd_open is not permitted (seccomp, old kernels)
     std::pair<Descriptor, Descriptor>
         start;  // carries the store's port; the parent keeps the reading end open, which avoids SIGPIPE
     Descriptor report_pipe;
@@ -151,7 +153,6 @@ class Launcher {
     ++running_;
     children_.push_back({rank, pid, Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))), std::move(start),
                          std::move(report.first)});
-    if (children_.back().process.get() < 0) fail_launch("watch a rank");
   }
 
   // Runs in the child.
@@ -168,6 +169,7 @@ class Launcher {
     set("BACKPLANE_STORE_HOSTED", "1");
     set("BACKPLANE_JOB_ID", job_id_);
     if (!options_.backend.empty()) set("BACKPLANE_BACKEND", options_.backend);
+    for (const char* const name : {"PMI_FD", "PMI_RANK", "PMI_SIZE"}) ::unsetenv(name);  // of the parent's launcher
   }
   [[noreturn]] static void run_function(const RankFunction& function, int report) {
     int code = 0;
@@ -204,7 +206,7 @@ class Launcher {
     }
     if (::poll(polled.data(), polled.size(), time_left()) < 0 && errno != EINTR) fail_launch("wait for the ranks");
     for (size_t i = 0; i < children_.size(); ++i) {
-      const bool over = polled[2 * i + 1].revents != 0;
+      const bool over = has_ended(children_[i], polled[2 * i + 1].revents);
       if (over || polled[2 * i].revents != 0) read_report(&children_[i], over);
       if (over) reap(&children_[i]);
     }
@@ -215,9 +217,18 @@ class Launcher {
     if (end_at_ && Clock::now() >= *end_at_) begin_end();
     if (kill_at_ && Clock::now() >= *kill_at_) signal_all(SIGKILL);
   }
+  static bool has_ended(const Child& child, int revents) {
+    if (child.ended || child.process) return revents != 0;
+    siginfo_t how{};
+    const auto pid = static_cast<id_t>(child.pid);
+    if (::waitid(P_PID, pid, &how, WEXITED | WNOHANG | WNOWAIT) != 0) return errno == ECHILD;
+    return how.si_pid == child.pid;
+  }
   int time_left() const {
     auto next = Clock::time_point::max();
     for (const auto& each : {limit_, end_at_, kill_at_}) next = std::min(next, each.value_or(next));
+    const auto is_unwatched = [](const Child& child) { return !child.ended && !child.process; };
+    if (std::any_of(children_.begin(), children_.end(), is_unwatched)) next = std::min(next, Clock::now() + kLookTime);
     if (next == Clock::time_point::max()) return -1;
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now()).count();
     return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
@@ -236,7 +247,7 @@ class Launcher {
   }
   void reap(Child* child) {
     int status = 0;
-    ::waitpid(child->pid, &status, 0);
+    const bool is_known = ::waitpid(child->pid, &status, 0) == child->pid;
     child->ended = true;
     --running_;
     const std::string who = "rank " + std::to_string(child->rank) + " (pid " + std::to_string(child->pid) + ") ";
@@ -247,6 +258,9 @@ class Launcher {
           who + "was killed by signal " + std::to_string(WTERMSIG(status)) + " (" + strsignal(WTERMSIG(status)) + ")");
     } else if (kind == kThrew || kind == kLost) {
       fail_with(Status::kCancelled, child->rank, who + "failed: " + child->report.substr(1), kind == kLost);
+    } else if (!is_known && kind == '\0') {
+      fail_with(Status::kPeerLost, child->rank,
+                who + "ended without a result; SIGCHLD is ignored or another thread waited for it, which hides how");
     } else if (WEXITSTATUS(status) != 0) {
       fail_with(Status::kPeerLost, child->rank, who + "exited with code " + std::to_string(WEXITSTATUS(status)));
     }

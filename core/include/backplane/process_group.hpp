@@ -53,7 +53,11 @@ class ProcessGroup {
   // -1 on a rank that is not a member.
   int rank() const { return bp_group_rank(get()); }
   int world_size() const { return bp_group_world_size(get()); }
-  std::string name() const { return bp_group_name(get()); }
+  std::string name() const {
+    const char* const name = bp_group_name(get());
+    if (name == nullptr) check();  // throws
+    return name;
+  }
   // The id of the backend that serves the device's kind of memory; empty if none does.
   std::string backend(Device device = {}) const {
     const char* id = bp_group_backend(get(), device.memory);
@@ -323,8 +327,8 @@ class ProcessGroup {
     return bp_group_extension(get(), device.memory, id.c_str());
   }
 
-  // Makes all pending and later operations fail with Status::kCancelled and the text `why`. Does not wait for other
-  // ranks.
+  // Makes all pending and later operations fail with Status::kCancelled and the text `why`, on all ranks. Does not wait
+  // for other ranks.
   void abort(const std::string& why) { detail::call(bp_group_abort, get(), why.c_str()); }
   // Ends the group on this rank. Does not wait for other ranks. Operations in flight fail. Later calls throw.
   void destroy() { detail::call(bp_group_destroy, get()); }

@@ -51,8 +51,8 @@ static inline void bp_rpc_config_init(bp_rpc_config* config) {
 
 /* Joins, and waits for all workers. If the process has a default group, and neither a store nor an init method is
  * given, the workers have the ranks of that group ("rank argument R doesn't match pg rank P" if another rank is given).
- * A failure on one worker fails the call on all workers that have joined, over a store also if that worker's rank is
- * out of range; all then retry with a new prefix of the store. Some errors are detected before the workers meet and
+ * A failure on one worker fails the call on all workers that have joined. Over a store, that includes a rank out of
+ * range. To retry, all workers use a new prefix of the store. Some errors are detected before the workers meet and
  * fail on this worker alone: a rank out of range over an init method, a world_size below 1, an unknown `group`, and a
  * second worker of the process over its default group. A second worker over a store or an init method is reported to
  * the others if they join within 10 s. */
@@ -76,11 +76,12 @@ BP_API int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, i
                                  bp_error* err);
 
 /* Ends the worker. `graceful`: all workers must call it; waits until all calls, including nested ones, have finished,
- * up to timeout_ns (BP_INHERIT_TIMEOUT: BP_DEFAULT_TIMEOUT_NS). Workers that died are not waited for. Not graceful:
- * does not wait for calls, but blocks up to 2 s while it informs the workers that stay. In either case calls in flight
- * then end with BP_CANCELLED, no function runs here any more, and values that this worker owns are destroyed. *leaks
- * (may be NULL), to be freed with bp_free, names each value that others still referred to, one per line. A second call
- * has no effect.
+ * up to timeout_ns (BP_INHERIT_TIMEOUT: BP_DEFAULT_TIMEOUT_NS), and logs once a second what it waits for. Workers that
+ * died are not waited for. From the first call on, only functions and callbacks of this worker may begin calls. On
+ * other threads calls fail with BP_CANCELLED. Not graceful: does not wait for calls, but blocks up to 2 s while it
+ * informs the workers that stay. In either case calls in flight then end with BP_CANCELLED, no function runs here any
+ * more, and values that this worker owns are destroyed. *leaks (may be NULL), to be freed with bp_free, names each
+ * value that others still referred to, one per line. A second call has no effect.
  *
  * Functions that run here are informed (bp_rpc_cancelled) and waited for until timeout_ns has passed, at least 1 s. If
  * one still runs then, the worker has ended and BP_TIMEOUT names the function, which is detached: it keeps its thread
@@ -92,15 +93,15 @@ BP_API int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns
 /* Metrics, as JSON to be freed with bp_free: those of torch's agents and references under torch's names, and others in
  * the same style; for each peer calls, bytes, errors and latency histograms. The flight recorder of the workers' group
  * contains them as well.
- *   agent.num_pending_requests            requests to other workers without an answer, including reference messages
+ *   agent.num_pending_requests            requests to other workers without a reply, including reference messages
  *   agent.client_active_calls             the same
  *   agent.server_active_calls             functions that were called here and have not ended
- *   agent.server_active_async_calls       those of them that block and have given up their place in the thread pool
+ *   agent.server_active_async_calls       those of them that block and do not count towards the limit of the pool
  *   agent.thread_pool_size, agent.num_idle_threads, agent.num_queued_tasks (not torch's)
  *   num_owner_rrefs, num_forks            values that this worker owns; references to them on all workers
  *   num_user_rrefs (not torch's)          references that are held here
  *   num_pending_users                     those of them that their owners have not confirmed yet
- *   num_pending_futures                   reference messages without an answer */
+ *   num_pending_futures                   reference messages without a reply */
 BP_API int32_t bp_rpc_metrics(bp_rpc* rpc, char** json, bp_error* err);
 
 /* ---- Functions ----------------------------------------------------------------------------------------------------
@@ -183,10 +184,10 @@ BP_API void bp_rpc_run(bp_rpc* rpc, void (*function)(void* ctx), void* ctx);
 
 /* ---- References ---------------------------------------------------------------------------------------------------
  *
- * References in a message that is lost are not leaked: once its call has ended without an answer, or the agent has
- * reported that the answer did not arrive, the receiver is told to give up its references, unless it already has the
+ * References in a message that is lost are not leaked: once its call has ended without a reply, or the agent has
+ * reported that the reply did not arrive, the receiver is told to give up its references, unless it already has the
  * message. A message that arrives after that is not delivered. Two cases keep a value until the receiver or the owner
- * leaves: an agent that loses an answer without reporting it, and a sender that leaves at that moment.
+ * leaves: an agent that loses a reply without reporting it, and a sender that leaves at that moment.
  */
 
 /* Calls a function of worker `to`, which owns the result until the last reference is released. Returns at once. */

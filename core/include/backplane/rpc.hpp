@@ -122,7 +122,11 @@ class Worker {
 
   int rank() const { return bp_rpc_rank(get()); }
   int world_size() const { return bp_rpc_world_size(get()); }
-  std::string backend() const { return bp_rpc_backend(get()); }
+  std::string backend() const {
+    const char* const backend = bp_rpc_backend(get());
+    if (backend == nullptr) get_worker_info("");  // throws
+    return backend;
+  }
   WorkerInfo get_worker_info() const { return info(rank()); }
   // Status::kInvalid for an unknown name; the text lists the names of the workers.
   WorkerInfo get_worker_info(const std::string& name) const {
@@ -205,8 +209,10 @@ class Worker {
   }
 
   // Ends the worker. `graceful`: all workers must call it; blocks until all calls, including nested ones, have
-  // finished, at most `timeout`. Not graceful: blocks for at most 2 s, in which the peers are informed. Calls in flight
-  // then end with Status::kCancelled. Returns one sentence for each value of this worker that others still referred to;
+  // finished, at most `timeout`. Meanwhile only functions and callbacks of this worker may begin calls; on other
+  // threads calls fail with Status::kCancelled. A warning names once a second the calls of this worker that it waits
+  // for. Not graceful: blocks for at most 2 s, in which the peers are informed. Calls in flight then end with
+  // Status::kCancelled. Returns one sentence for each value of this worker that others still referred to;
   // these values are destroyed. Status::kTimeout names the calls that were running, or a function that does not end
   // although cancelled() returns true in it; the worker has ended in that case as well. A second call has no effect.
   // Must not be called inside a function that a peer has called.

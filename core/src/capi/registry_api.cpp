@@ -5,15 +5,11 @@
 #include "reduce/combine.hpp"
 #include "registry/report.hpp"
 #include "registry/selection.hpp"
+#include "text.hpp"
 
 using namespace backplane::core;  // NOLINT: the C API is outside the namespace
 
 namespace {
-
-std::string upper(std::string text) {
-  for (char& c : text) c = 'a' <= c && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
-  return text;
-}
 
 std::string file_info(const std::string& path) {
   const plugin::Note note = plugin::read_plugin_file(path, plugin::search_path().policy.allow_unsafe);
@@ -44,7 +40,7 @@ bp_registry* bp_registry_default(void) {
 }
 int32_t bp_registry_create(bp_registry** registry, bp_error* err) {
   return guarded(err, [=] {
-    hand_out(registry, "registry", [] {
+    store_result(registry, "registry", [] {
       auto own = std::make_unique<Registry>();
       Registry* const raw = own.get();
       return new_handle<bp_registry>(raw, std::move(own));
@@ -69,7 +65,7 @@ int32_t bp_register_backend(bp_registry* registry, const bp_backend* backend, co
 }
 int32_t bp_backend_lookup(bp_registry* registry, const char* name, const bp_backend_type** type, bp_error* err) {
   return guarded(err, [=] {
-    hand_out(type, "type", [=] { return handle(registry_of(registry).lookup(&required(name, "name"))); });
+    store_result(type, "type", [=] { return handle(registry_of(registry).lookup(&required(name, "name"))); });
   });
 }
 const char* bp_backend_type_name(const bp_backend_type* type) {
@@ -111,21 +107,23 @@ const char* bp_backend_options_get(const bp_backend_options* options, const char
 }
 void bp_backend_options_release(bp_backend_options* options) { release(options); }
 
-void bp_registry_rescan(bp_registry*) {}  // nothing is remembered between lookups
+void bp_registry_rescan(bp_registry*) {}  // lookups cache nothing
 
 int32_t bp_registry_list(bp_registry* registry, char** json, bp_error* err) {
-  return guarded(err, [=] { hand_out(json, "json", [=] { return copy_text(list_json(registry_of(registry))); }); });
+  return guarded(err, [=] { store_result(json, "json", [=] { return copy_text(list_json(registry_of(registry))); }); });
 }
 int32_t bp_registry_info(bp_registry* registry, const char* name, char** json, bp_error* err) {
   return guarded(err, [=] {
-    hand_out(json, "json", [=] { return copy_text(info_json(registry_of(registry).lookup(&required(name, "name")))); });
+    store_result(json, "json",
+                 [=] { return copy_text(info_json(registry_of(registry).lookup(&required(name, "name")))); });
   });
 }
 int32_t bp_registry_probe(bp_registry* registry, const char* name, bp_error* err) {
   return guarded(err, [=] { probe(registry_of(registry).lookup(&required(name, "name"))); });
 }
 int32_t bp_plugin_file_info(const char* path, char** json, bp_error* err) {
-  return guarded(err, [=] { hand_out(json, "json", [=] { return copy_text(file_info(&required(path, "path"))); }); });
+  return guarded(err,
+                 [=] { store_result(json, "json", [=] { return copy_text(file_info(&required(path, "path"))); }); });
 }
 
 }  // extern "C"

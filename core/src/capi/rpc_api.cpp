@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <functional>
 #include <new>
 #include <numeric>
 #include <set>
 
 #include "backplane/rpc.h"
+#include "capi/default_group.hpp"
 #include "capi/handles.hpp"
-#include "capi/world.hpp"
+#include "capi/job.hpp"
+#include "liveness/exit_handler.hpp"
+#include "process.hpp"
 #include "registry/selection.hpp"
 #include "rpc/wait.hpp"
 #include "rpc/worker.hpp"
 
-using namespace backplane::core;  // NOLINT: the functions of the C API stand outside
+using namespace backplane::core;  // NOLINT: the C API is outside the namespace
 using rpc::Done;
 using rpc::Payload;
 using rpc::Worker;
@@ -28,10 +32,22 @@ struct Workers {
   std::set<std::shared_ptr<Worker>> all;
   std::shared_ptr<Worker> own;
   bool joining = false;  // the default worker is joining
+  const ExitHandler exit_handler{ExitHandler::Order::kWorkers,
+                                 [this](const Deadline& deadline) { leave_at_exit(deadline); }};
+
+  void leave_at_exit(const Deadline& deadline) {
+    std::vector<std::function<void()>> tasks;
+    {
+      const std::lock_guard lock(mutex);
+      for (const auto& worker : all)
+        tasks.push_back([worker, deadline] { worker->lifecycle().leave_at_exit(deadline); });
+    }
+    run_tasks_until(deadline, std::move(tasks));
+  }
 };
 
 Workers& workers() {
-  static Workers* const instance = new Workers;  // other threads may use it while the process ends
+  static constinit PerProcess<Workers> instance;
   return *instance;
 }
 
@@ -60,8 +76,8 @@ std::optional<Error> contradiction(const bp_rpc_config& config, const GroupConfi
   return std::nullopt;
 }
 
-// The config with the init method that applies: that of the options if none is given. "env://", the default of options,
-// counts as none, because it may not have been chosen; then the ranks of the default group apply.
+// The config, completed with defaults. Without an init method it gets that of its options, unless that is "env://": as
+// the default of options, "env://" may not have been chosen, and the ranks of the default group take precedence.
 bp_rpc_config complete(const bp_rpc_config& config) {
   constexpr size_t kFirstSize = offsetof(bp_rpc_config, rpc_timeout_ns) + sizeof config.rpc_timeout_ns;
   bp_rpc_config made;
@@ -129,14 +145,14 @@ std::shared_ptr<Worker> join(const bp_rpc_config& config) {
   made.problem = problem;
   try {
     made.group = make_group(config, &made.problem);
-  } catch (const std::exception&) {  // no other worker came
+  } catch (const std::exception&) {  // no other worker joined
     throw Error(problem);
   }
   Worker::join(made);
   throw Error(problem);
 }
 
-// The right to join as the default worker, of which there is one at a time.
+// Reserves the role of default worker, of which a process has one at a time.
 class DefaultClaim {
  public:
   explicit DefaultClaim(const bp_rpc_config& config) {
@@ -158,7 +174,7 @@ class DefaultClaim {
   DefaultClaim(const DefaultClaim&) = delete;
   DefaultClaim& operator=(const DefaultClaim&) = delete;
 
-  // Why the worker cannot become the default one, if the other workers are to be told.
+  // The reason why the worker cannot become the default one, if it must be reported to the other workers.
   const std::optional<Error>& problem() const { return problem_; }
 
  private:
@@ -233,8 +249,9 @@ const char* bp_rpc_worker_name(const bp_rpc* rpc, int32_t rank) {
   return rank < 0 || static_cast<size_t>(rank) >= names.size() ? nullptr : names[static_cast<size_t>(rank)].c_str();
 }
 int32_t bp_rpc_find(const bp_rpc* rpc, const char* name, int32_t* rank, bp_error* err) {
-  return worker_call(
-      rpc, err, [=] { hand_out(rank, "rank", [=] { return worker_of(rpc).peers().find(&required(name, "name")); }); });
+  return worker_call(rpc, err, [=] {
+    store_result(rank, "rank", [=] { return worker_of(rpc).peers().find(&required(name, "name")); });
+  });
 }
 
 int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, int64_t timeout_ns, bp_objects** out,
@@ -243,8 +260,8 @@ int32_t bp_rpc_all_gather(bp_rpc* rpc, const void* data, uint64_t size, int64_t 
     if (size > 0) required(static_cast<const char*>(data), "data");
     const std::string_view object =
         size == 0 ? std::string_view() : std::string_view(static_cast<const char*>(data), size);
-    hand_out(out, "out",
-             [=] { return new_handle<bp_objects>(worker_of(rpc).lifecycle().all_gather(object, timeout_ns)); });
+    store_result(out, "out",
+                 [=] { return new_handle<bp_objects>(worker_of(rpc).lifecycle().all_gather(object, timeout_ns)); });
   });
 }
 
@@ -271,7 +288,7 @@ int32_t bp_rpc_shutdown(bp_rpc* rpc, int32_t graceful, int64_t timeout_ns, char*
 }
 int32_t bp_rpc_metrics(bp_rpc* rpc, char** json, bp_error* err) {
   return worker_call(
-      rpc, err, [=] { hand_out(json, "json", [=] { return copy_text(worker_of(rpc).report().metrics_json()); }); });
+      rpc, err, [=] { store_result(json, "json", [=] { return copy_text(worker_of(rpc).report().metrics_json()); }); });
 }
 
 int32_t bp_rpc_register(const char* name, bp_rpc_function function, void* ctx, bp_error* err) {
@@ -337,7 +354,7 @@ int32_t bp_rpc_remote(bp_rpc* rpc, int32_t to, const char* function, const bp_rp
                       int64_t timeout_ns, bp_rref** ref, bp_error* err) {
   return worker_call(rpc, err, [=] {
     rpc::Content content = rpc::take_content(required(arguments, "arguments"));
-    hand_out(ref, "ref", [=, &content] {
+    store_result(ref, "ref", [=, &content] {
       return new_handle<bp_rref>(
           worker_of(rpc).references().remote(to, &required(function, "function"), std::move(content), timeout_ns));
     });
@@ -368,7 +385,7 @@ int32_t bp_rref_local(bp_rref* ref, int64_t timeout_ns, void** object, bp_error*
   });
 }
 int32_t bp_rref_worker(const bp_rref* ref, bp_rpc** rpc, bp_error* err) {
-  return api_call(err, [=] { hand_out(rpc, "rpc", [=] { return new_handle<bp_rpc>(ref_of(ref).worker()); }); });
+  return api_call(err, [=] { store_result(rpc, "rpc", [=] { return new_handle<bp_rpc>(ref_of(ref).worker()); }); });
 }
 void bp_rref_release(bp_rref* ref) { release(ref); }
 

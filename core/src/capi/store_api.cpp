@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "capi/handles.hpp"
+#include "rendezvous/rendezvous.hpp"
 #include "security/secret.hpp"
 #include "store/callbacks.hpp"
 #include "store/tcp_address.hpp"
@@ -34,7 +35,7 @@ std::vector<std::string> list(const char* const* keys, uint64_t count) {
 
 const char* or_empty(const char* text) { return text == nullptr ? "" : text; }
 
-// The caller's callbacks, with defaults for the fields that it does not know.
+// The caller's callbacks, with defaults for the fields that it lacks.
 bp_store_callbacks complete(const bp_store_callbacks* given) {
   constexpr size_t kFirstSize = offsetof(bp_store_callbacks, release) + sizeof given->release;
   bp_store_callbacks callbacks;
@@ -50,7 +51,7 @@ bp_store_callbacks complete(const bp_store_callbacks* given) {
 
 template <typename Make>
 void hand_out_store(bp_store** store, Make&& make) {
-  hand_out(store, "store", [&make] {
+  store_result(store, "store", [&make] {
     auto handle = std::make_unique<bp_store>();
     handle->store = make();
     return handle.release();
@@ -94,7 +95,7 @@ void bp_free(void* text) { std::free(text); }
 int32_t bp_store_server_start(const char* host, uint16_t port, const char* job_id, bp_store_server** server,
                               bp_error* err) {
   return api_call(err, [=] {
-    hand_out(server, "server", [=] {
+    store_result(server, "server", [=] {
       TcpStoreOptions options = tcp_options(host, port, job_id);
       if (options.host == "auto") options.host = reachable_address();
       auto made = make_tcp_store_server(options);
@@ -154,7 +155,7 @@ int32_t bp_store_get(bp_store* store, const char* key, char** value, uint64_t* s
 }
 int32_t bp_store_add(bp_store* store, const char* key, int64_t delta, int64_t* sum, int64_t timeout_ns, bp_error* err) {
   return api_call(err, [=] {
-    hand_out(sum, "sum", [=] { return store_of(store).add(key_of(key), delta, deadline_of(timeout_ns)); });
+    store_result(sum, "sum", [=] { return store_of(store).add(key_of(key), delta, deadline_of(timeout_ns)); });
   });
 }
 int32_t bp_store_wait(bp_store* store, const char* const* keys, uint64_t count, int64_t timeout_ns, bp_error* err) {
@@ -163,7 +164,8 @@ int32_t bp_store_wait(bp_store* store, const char* const* keys, uint64_t count, 
 int32_t bp_store_check(bp_store* store, const char* const* keys, uint64_t count, int32_t* exist, int64_t timeout_ns,
                        bp_error* err) {
   return api_call(err, [=] {
-    hand_out(exist, "exist", [=] { return store_of(store).check(list(keys, count), deadline_of(timeout_ns)) ? 1 : 0; });
+    store_result(exist, "exist",
+                 [=] { return store_of(store).check(list(keys, count), deadline_of(timeout_ns)) ? 1 : 0; });
   });
 }
 int32_t bp_store_compare_set(bp_store* store, const char* key, const void* expected, uint64_t expected_size,
@@ -183,8 +185,16 @@ int32_t bp_store_delete(bp_store* store, const char* key, int32_t* existed, int6
   });
 }
 int32_t bp_store_num_keys(bp_store* store, int64_t* count, int64_t timeout_ns, bp_error* err) {
-  return guarded(err,
-                 [=] { hand_out(count, "count", [=] { return store_of(store).num_keys(deadline_of(timeout_ns)); }); });
+  return guarded(
+      err, [=] { store_result(count, "count", [=] { return store_of(store).num_keys(deadline_of(timeout_ns)); }); });
+}
+int32_t bp_store_report_end(bp_store* store, int32_t rank, const char* identity, const char* reason, int64_t timeout_ns,
+                            bp_error* err) {
+  return api_call(err, [=] {
+    required(identity, "identity");
+    required(reason, "reason");
+    report_end(store_of(store), rank, identity, reason, deadline_of(timeout_ns));
+  });
 }
 
 }  // extern "C"

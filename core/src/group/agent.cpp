@@ -8,6 +8,11 @@
 #include "interrupt.hpp"
 
 namespace backplane::core {
+namespace {
+
+constexpr uint32_t kClassBits = 8;  // of an internal tag: its kind and algorithm
+
+}  // namespace
 
 const bp_backend& matcher_of(const bp_backend& backend, const std::vector<ChosenPlugin>& layers) {
   const auto found = std::find_if(layers.begin(), layers.end(), [](const ChosenPlugin& layer) {
@@ -18,34 +23,35 @@ const bp_backend& matcher_of(const bp_backend& backend, const std::vector<Chosen
 
 Agent::Agent(const ChosenPlugin& backend, const std::vector<ChosenPlugin>& layers, const AgentConfig& config)
     : matcher_(matcher_of(*backend.member->backend, layers)) {
-  stages_.push_back(std::make_unique<Stage>(*backend.member, backend.options, config, nullptr));
+  instances_.push_back(std::make_unique<PluginInstance>(*backend.member, backend.options, config, nullptr));
   try {
     for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
-      AgentConfig its = config;
-      its.inner_backend = backend.member->backend;
-      its.parent = nullptr;
-      its.parent_ranks.clear();
-      its.parent_owner.reset();
-      its.store = make_prefix_store(config.store, fmt::format("layer{}/", layer - layers.rbegin()));
-      stages_.push_back(std::make_unique<Stage>(*layer->member, layer->options, its, &stages_.back()->agent()));
+      AgentConfig layer_config = config;
+      layer_config.inner_backend = backend.member->backend;
+      layer_config.parent = nullptr;
+      layer_config.parent_ranks.clear();
+      layer_config.parent_owner.reset();
+      layer_config.store = make_prefix_store(config.store, fmt::format("layer{}/", layer - layers.rbegin()));
+      instances_.push_back(
+          std::make_unique<PluginInstance>(*layer->member, layer->options, layer_config, &instances_.back()->agent()));
     }
   } catch (...) {
-    while (!stages_.empty()) stages_.pop_back();
+    while (!instances_.empty()) instances_.pop_back();
     throw;
   }
-  const bp_agent& outermost = stages_.back()->agent();
+  const bp_agent& outermost = instances_.back()->agent();
   api_ = static_cast<const bp_process_group_api*>(outermost.api);
   self_ = outermost.self;
   learn_capabilities(outermost);
 }
 
 Agent::~Agent() {
-  while (!stages_.empty()) {  // from the outside in
-    const bool hung = stages_.back()->hung();
-    stages_.pop_back();
+  while (!instances_.empty()) {  // from the outermost to the backend
+    const bool hung = instances_.back()->hung();
+    instances_.pop_back();
     if (!hung) continue;
-    for (auto& stage : stages_) static_cast<void>(stage.release());  // what was left behind may still call them
-    stages_.clear();
+    for (auto& instance : instances_) static_cast<void>(instance.release());  // a detached call may still use them
+    instances_.clear();
   }
 }
 
@@ -71,8 +77,8 @@ bool Agent::supports_schedules() const {
 
 const bp_memory_api* Agent::memory() const {
   const auto* table = static_cast<const bp_memory_api*>(extension(BP_EXT_MEMORY));
-  const bool whole = table != nullptr && BP_HAS(table, release) && table->allocate != nullptr;
-  return whole && table->release != nullptr ? table : nullptr;
+  const bool is_complete = table != nullptr && BP_HAS(table, release) && table->allocate != nullptr;
+  return is_complete && table->release != nullptr ? table : nullptr;
 }
 
 const bp_device_api* Agent::device() const {
@@ -87,8 +93,13 @@ const bp_notify_api* Agent::notify() const {
 
 const bp_probe_api* Agent::probe() const {
   const auto* table = static_cast<const bp_probe_api*>(extension(BP_EXT_PROBE));
-  const bool whole = table != nullptr && BP_HAS(table, drop) && table->probe != nullptr && table->drop != nullptr;
-  return whole ? table : nullptr;
+  const bool is_complete = table != nullptr && BP_HAS(table, drop) && table->probe != nullptr && table->drop != nullptr;
+  return is_complete ? table : nullptr;
+}
+
+uint32_t Agent::internal_tag_bits() const {
+  const uint32_t bits = matcher_.tag_bits;
+  return bits == 0 || bits >= 64 ? 48 : std::min<uint32_t>(48, bits - 1 - kClassBits);
 }
 
 uint64_t Agent::native_tag(uint64_t tag) const {
@@ -97,10 +108,8 @@ uint64_t Agent::native_tag(uint64_t tag) const {
   const uint64_t internal = BP_BIT(bits - 1);
   if ((tag & BP_TAG_INTERNAL) == 0) {
     if (tag < internal) return tag;
-    fail(BP_UNSUPPORTED, "tag {} is not below 2^{}, which is all that {} can match", tag, bits - 1, matcher_.id);
+    fail(BP_UNSUPPORTED, "tag {} is not below 2^{}, the limit of {}", tag, bits - 1, matcher_.id);
   }
-  // Tags of the core: 8 bits for the kind and algorithm, and of the number below them what is left.
-  constexpr uint32_t kClassBits = 8;
   const uint32_t number_bits = bits - 1 - kClassBits;
   const uint64_t number = tag & (BP_BIT(number_bits) - 1);
   return internal | (tag >> 48 & (BP_BIT(kClassBits) - 1)) << number_bits | number;
@@ -108,27 +117,27 @@ uint64_t Agent::native_tag(uint64_t tag) const {
 
 int32_t Agent::wait(bp_work* work, Deadline deadline, bp_error* err) const {
   for (;;) {
-    const int32_t status = api_->work_wait(self_, work, Interruptible::next_look(deadline).left_ns(), err);
+    const int32_t status = api_->work_wait(self_, work, Interruptible::next_check(deadline).left_ns(), err);
     if (status != BP_AGAIN || !Interruptible::active() || deadline.passed()) return status;
     Interruptible::check();
   }
 }
 
 const bp_calls_api* Agent::calls() const {
-  if (stages_.size() == 1) return nullptr;
+  if (instances_.size() == 1) return nullptr;
   const auto* table = static_cast<const bp_calls_api*>(extension(BP_EXT_CALLS));
   return table != nullptr && BP_HAS(table, ended) && table->ended != nullptr ? table : nullptr;
 }
 
 std::byte* Workspace::scratch(uint64_t size) {
-  constexpr uint64_t kMostKept = 4 << 20;
-  if (size > kMostKept) {
+  constexpr uint64_t kMaxKept = 4 << 20;
+  if (size > kMaxKept) {
     large_.reset();
     large_.reset(new std::byte[size]);
     return large_.get();
   }
   if (!scratch_ || scratch_size_ < size) {
-    scratch_size_ = 0;  // if there is no memory
+    scratch_size_ = 0;  // in case the allocation fails
     scratch_.reset();
     scratch_.reset(new std::byte[size]);
     scratch_size_ = size;
@@ -137,7 +146,7 @@ std::byte* Workspace::scratch(uint64_t size) {
 }
 
 void Workspace::trim() {
-  planner_.trim();
+  schedules_.trim();
   large_.reset();
 }
 
@@ -156,11 +165,11 @@ void Agent::return_workspace(std::unique_ptr<Workspace> workspace) {
 }
 
 bool Agent::hung() const {
-  return std::any_of(stages_.begin(), stages_.end(), [](const auto& stage) { return stage->hung(); });
+  return std::any_of(instances_.begin(), instances_.end(), [](const auto& instance) { return instance->hung(); });
 }
 
 void Agent::abort(const bp_error& why) {
-  for (const auto& stage : stages_) stage->request_abort(why.text);
+  for (const auto& instance : instances_) instance->request_abort(why.text);
   api_->abort(self_, &why);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend's agent as the core holds it, with the layers around it, and what it does natively.
+// The agent of a backend with the layers around it, and its capabilities.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@
 #include "backplane/abi/ext/notify.h"
 #include "backplane/abi/ext/probe.h"
 #include "deadline.hpp"
-#include "group/stage.hpp"
-#include "schedule/planner.hpp"
+#include "group/plugin_instance.hpp"
+#include "schedule/schedule_cache.hpp"
 
 namespace backplane::core {
 
@@ -28,93 +28,93 @@ struct ChosenPlugin {
   std::shared_ptr<const BackendOptions> options;
 };
 
-// What a collective that the core completes needs beside its buffers: what to do, and memory for what is on its way.
+// The schedule and the scratch memory of a collective that the core performs.
 class Workspace {
  public:
-  Planner& planner() { return planner_; }
-  // At least so many bytes; not cleared, and valid until the next call.
+  ScheduleCache& schedules() { return schedules_; }
+  // At least `size` bytes, not cleared, valid until the next call.
   std::byte* scratch(uint64_t size);
-  // Of what trim leaves.
+  // Bytes of scratch memory that trim keeps.
   uint64_t scratch_size() const { return scratch_size_; }
-  // Frees what is large.
+  // Frees large memory.
   void trim();
 
  private:
-  Planner planner_;
+  ScheduleCache schedules_;
   uint64_t scratch_size_ = 0;
   std::unique_ptr<std::byte[]> scratch_;
-  std::unique_ptr<std::byte[]> large_;  // instead of it, which the next collective may need
+  std::unique_ptr<std::byte[]> large_;  // separate, so that small scratch memory survives trim
 };
 
-// What to do where a backend cannot match messages as the program wants.
+// The remedy in errors about backends that cannot match messages as requested.
 inline constexpr const char* kMatchingHint = "wrap it in the layer matching (BACKPLANE_LAYERS=matching)";
 
-// Whose flags and tag_bits say how messages are matched: the outermost layer's that does so itself, else the backend's.
+// The plugin whose flags and tag_bits describe message matching: the outermost layer that matches messages, otherwise
+// the backend.
 const bp_backend& matcher_of(const bp_backend& backend, const std::vector<ChosenPlugin>& layers);
 
 class Agent {
  public:
-  // Runs the init handlers: the backend's, then those of the layers, the first of which is the outermost. Throws
-  // core::Error.
+  // Runs the init handlers of the backend and of the layers, the first of which is the outermost. Throws core::Error.
   Agent(const ChosenPlugin& backend, const std::vector<ChosenPlugin>& layers, const AgentConfig& config);
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  const std::string& id() const { return stages_.front()->member().id; }
+  const std::string& id() const { return instances_.front()->member().id; }
   const bp_process_group_api& api() const { return *api_; }
   void* self() const { return self_; }
-  // What a level above these would wrap.
-  const bp_agent& outermost() const { return stages_.back()->agent(); }
-  // Can it match messages by BP_BACKEND_TAGS, BP_BACKEND_ANY_SOURCE or BP_BACKEND_ANY_TAG?
+  // The agent of the outermost layer, for a further layer around it.
+  const bp_agent& outermost() const { return instances_.back()->agent(); }
+  // Whether messages can be matched by BP_BACKEND_TAGS, BP_BACKEND_ANY_SOURCE or BP_BACKEND_ANY_TAG.
   bool matches_by(uint32_t flag) const { return (matcher_.flags & flag) != 0; }
 
-  // Does the backend itself perform this operation?
+  // Whether the backend performs this operation natively.
   bool native(uint32_t kind, uint32_t dtype, uint32_t reduce_op, uint32_t memory, bool reduces) const {
     const uint64_t dtypes = native_[kind][memory][reduces ? reduce_op : 0];
     return (dtypes & (kind == BP_BARRIER ? dtypes : BP_BIT(dtype))) != 0;
   }
-  // Can the core build what is missing out of this backend's sends and receives of host bytes?
+  // Whether the core can perform collectives over this backend's sends and receives of host memory.
   bool supports_schedules() const;
 
-  // Memory that its operations reach directly, NULL if it has none to give.
+  // Extensions, NULL if the backend lacks them.
   const bp_memory_api* memory() const;
-  // What it can do with its device's streams, NULL if it has none.
   const bp_device_api* device() const;
-  // Notices of ends, and matched probes, NULL if it has none.
   const bp_notify_api* notify() const;
   const bp_probe_api* probe() const;
-  // The backend's own agent, under the layers and without isolation.
-  const bp_agent& backend_agent() const { return stages_.front()->bare_agent(); }
-  const Member& member() const { return stages_.front()->member(); }
-  // A tag of 64 bits as the backend has it, which may match fewer (abi/op.h, TAGS). Throws BP_UNSUPPORTED for a tag of
-  // users that does not fit.
+  // The backend's own agent, without layers and isolation.
+  const bp_agent& backend_agent() const { return instances_.front()->unisolated_agent(); }
+  const Member& member() const { return instances_.front()->member(); }
+  // A tag of 64 bits in the bits that the backend matches (abi/op.h, TAGS). Throws BP_UNSUPPORTED for a program's tag
+  // that does not fit.
   uint64_t native_tag(uint64_t tag) const;
-  // As work_wait of the table. Throws BP_CANCELLED if the program interrupts this thread; the operation goes on.
+  // The bits of an internal tag, from the lowest, that its native tag keeps beside the highest 16.
+  uint32_t internal_tag_bits() const;
+  // Calls work_wait. Throws BP_CANCELLED if the program interrupts this thread; the operation continues.
   int32_t wait(bp_work* work, Deadline deadline, bp_error* err) const;
-  // The layer that wants to hear of calls, NULL if none does.
+  // The layer that observes calls, NULL if there is none.
   const bp_calls_api* calls() const;
 
-  // The agent keeps one that came back, but for what is large in it: the system's fresh pages cost more than most of
-  // what is done in them. Any thread.
+  // Workspaces. The agent keeps one without its large memory, because fresh pages of the system cost more than most
+  // collectives. Any thread.
   std::unique_ptr<Workspace> borrow_workspace();
   void return_workspace(std::unique_ptr<Workspace> workspace);
 
-  // Was a call into a plugin left behind? Then it may still use the buffers that it was given.
+  // Whether a call into a plugin hung and was detached. It may still use its buffers.
   bool hung() const;
 
-  // Makes everything in flight and everything later fail with `why`. Any thread.
+  // Makes all operations in flight and later fail with `why`. Any thread.
   void abort(const bp_error& why);
 
  private:
   void learn_capabilities(const bp_agent& agent);
   const void* extension(const char* id) const { return api_->extension(self_, id); }
 
-  std::vector<std::unique_ptr<Stage>> stages_;  // the backend first, the outermost layer last
-  const bp_process_group_api* api_ = nullptr;   // of the last
+  std::vector<std::unique_ptr<PluginInstance>> instances_;  // the backend first, the outermost layer last
+  const bp_process_group_api* api_ = nullptr;               // of the outermost
   void* self_ = nullptr;
   const bp_backend& matcher_;
-  // By kind, memory and reduce operation (0 for what does not reduce): the dtypes; of a barrier anything but none.
+  // Dtypes by kind, memory and reduce operation (0 for other kinds). For a barrier, nonzero if it is native.
   std::array<std::array<std::array<uint64_t, BP_REDUCE_OP_COUNT>, BP_MEMORY_COUNT>, BP_OP_COUNT> native_ = {};
   std::mutex workspace_mutex_;
   std::unique_ptr<Workspace> workspace_;

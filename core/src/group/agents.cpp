@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "store/store.hpp"
-
 namespace backplane::core {
 namespace {
 
@@ -17,26 +15,7 @@ bp_error report_of(const Error& error) {
 
 }  // namespace
 
-void Agents::start(const ChosenBackend& backend, const std::shared_ptr<Store>& store, Deadline deadline,
-                   std::shared_ptr<Agent> parent, const std::vector<int32_t>& parent_ranks,
-                   Host::FailureListener on_failure) {
-  AgentConfig config;
-  config.name = config_.name;
-  config.rank = config_.rank;
-  config.world_size = config_.world_size;
-  config.device = config_.device;
-  config.global_ranks = config_.global_ranks;
-  config.store = make_prefix_store(store, fmt::format("agent{}/", agents_.size()));
-  config.timeout_ns = deadline.left_ns();
-  config.on_failure = std::move(on_failure);
-  if (parent) {
-    config.parent = &parent->backend_agent();
-    for (const int32_t rank : config_.global_ranks) {
-      const auto found = std::find(parent_ranks.begin(), parent_ranks.end(), rank);
-      config.parent_ranks.push_back(static_cast<int32_t>(found - parent_ranks.begin()));
-    }
-    config.parent_owner = std::move(parent);
-  }
+void Agents::start(const ChosenBackend& backend, const AgentConfig& config) {
   auto made = std::make_shared<Agent>(ChosenPlugin{backend.member, backend.options}, config_.layers, config);
   Agent* const agent = made.get();
   {
@@ -70,7 +49,7 @@ void Agents::abort(const Error& cause) {
 void Agents::close() {
   by_memory_ = {};
   by_size_ = {};
-  for (const auto& agent : agents_) {  // an init that was abandoned may still read one; it stays
+  for (const auto& agent : agents_) {  // a detached init of a subgroup may still use the agent, which is kept for it
     if (agent.use_count() > 1) agent->abort(report_of(Error(BP_CANCELLED, "the group was destroyed")));
   }
   agents_.clear();

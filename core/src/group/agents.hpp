@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The agents of a group, and which of them performs an operation.
+// The agents of a group, and the choice of the agent for an operation.
 #pragma once
 
 #include <array>
@@ -22,18 +22,16 @@ class Agents {
   Agents(const Agents&) = delete;
   Agents& operator=(const Agents&) = delete;
 
-  // Starts the agent of one backend. `parent` (may be NULL): the agent of the same backend in the group that this one
-  // is made from, whose ranks are `parent_ranks`. Throws core::Error.
-  void start(const ChosenBackend& backend, const std::shared_ptr<Store>& store, Deadline deadline,
-             std::shared_ptr<Agent> parent, const std::vector<int32_t>& parent_ranks, Host::FailureListener on_failure);
+  // Starts the agent of one backend. Throws core::Error.
+  void start(const ChosenBackend& backend, const AgentConfig& config);
   // The agent of this backend, NULL if there is none.
   std::shared_ptr<Agent> find(const Member& member) const;
-  // Makes everything in flight and everything later fail with `cause`. Any thread, also while agents start.
+  // Makes all operations in flight and later fail with `cause`. Any thread, also while agents start.
   void abort(const Error& cause);
-  // Destroys the agents. Only when no thread uses them.
+  // Destroys the agents. No thread may use them.
   void close();
 
-  // The agent for a kind of memory; NULL if there is none.
+  // The agent for a kind of memory, NULL if there is none.
   Agent* serving(uint32_t memory) const { return by_memory_[memory]; }
   // The same. Throws BP_INVALID if there is none.
   Agent& of(uint32_t memory) const {
@@ -45,7 +43,7 @@ class Agents {
   Agent& of(const Operation& operation, uint32_t memory) const {
     const bp_op& op = operation.op;
     if (op.kind == BP_BARRIER) return *agents_.front();
-    for (const Route& each : by_size_[op.kind]) {
+    for (const SizeRoute& each : by_size_[op.kind]) {
       const uint64_t bytes = operation.per_rank * dtype_size(op.dtype);
       const bool is_in_range = bytes >= each.range.from && bytes < each.range.end;
       if (memory != BP_HOST || !is_in_range) continue;
@@ -55,23 +53,23 @@ class Agents {
     }
     return of(memory);
   }
-  // Does the agent depend on the size, for collectives of this kind?
+  // Whether the agent for collectives of this kind depends on their size.
   bool depends_on_size(uint32_t kind) const { return !by_size_[kind].empty(); }
   // The layer that observes calls, NULL if there is none.
   const bp_calls_api* call_layer() const { return agents_.empty() ? nullptr : agents_.front()->calls(); }
 
  private:
-  struct Route {
+  struct SizeRoute {
     SizeRange range;
     Agent* agent;
   };
   [[noreturn]] void refuse(uint32_t memory) const;
 
   const GroupConfig& config_;
-  mutable std::mutex mutex_;                    // guards agents_ while they start; never held while a plugin is called
-  std::vector<std::shared_ptr<Agent>> agents_;  // a subgroup that starts may share one
+  mutable std::mutex mutex_;                    // guards agents_ during the start; never held while a plugin is called
+  std::vector<std::shared_ptr<Agent>> agents_;  // shared with starting subgroups
   std::array<Agent*, BP_MEMORY_COUNT> by_memory_ = {};
-  std::array<std::vector<Route>, BP_OP_COUNT> by_size_;  // by kind
+  std::array<std::vector<SizeRoute>, BP_OP_COUNT> by_size_;  // by kind
 };
 
 }  // namespace backplane::core

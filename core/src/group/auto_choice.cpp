@@ -12,7 +12,7 @@
 namespace backplane::core {
 namespace {
 
-// `number`: of the part among those of the selection.
+// `number`: the index of the part in the selection.
 Choice choose_one(const GroupConfig& config, const ChosenBackend& part, size_t number,
                   const std::shared_ptr<Store>& keys, Deadline deadline) {
   const auto mine = [&] { return candidates(*part.choose_from, config.world_size, config.device); };
@@ -27,12 +27,11 @@ Choice choose_one(const GroupConfig& config, const ChosenBackend& part, size_t n
   return choice;
 }
 
-// Adds the backends that are faster at some sizes, with default options: those that were given are for the one that was
-// chosen.
-void add_exemptions(const ChosenBackend& chosen, const std::vector<Exemption>& exemptions,
-                    std::vector<ChosenBackend>* backends) {
-  if (chosen.memory && *chosen.memory != BP_HOST) return;  // host memory was measured
-  for (const Exemption& each : exemptions) {
+// Adds the backends that are faster at some sizes, with default options. The given options are for the chosen backend.
+void add_overrides(const ChosenBackend& chosen, const std::vector<BackendOverride>& overrides,
+                   std::vector<ChosenBackend>* backends) {
+  if (chosen.memory && *chosen.memory != BP_HOST) return;  // overrides are for host memory
+  for (const BackendOverride& each : overrides) {
     uint32_t kind = 0;
     while (kind < BP_OP_COUNT && each.operation != op_name(kind)) ++kind;
     if (kind == BP_OP_COUNT) fail(BP_INTERNAL, "auto chose a backend for the unknown operation {}", each.operation);
@@ -69,7 +68,7 @@ bool choose_auto(GroupConfig* group, const std::shared_ptr<Store>& store, Deadli
     const Member& member = backend.choose_from->lookup(choice.id);
     backend.options = make_options(member, backend.given);
     backend.member = &member;
-    add_exemptions(backend, choice.exemptions, &added);
+    add_overrides(backend, choice.overrides, &added);
     if (!backend.memory && !choice.for_devices.empty() && choice.for_devices != choice.id) {
       const Member& other = backend.choose_from->lookup(choice.for_devices);
       added.push_back({BP_CUDA, &other, make_options(other, {}), nullptr, {}});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shows the calls and metrics of an RPC worker to the layer of its group that observes calls (abi/ext/calls.h).
+// Reports the calls and metrics of an RPC worker to the layer of its group that observes calls (abi/ext/calls.h).
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ class CallObserver {
 
   // Reports a call that has ended. Any thread.
   void ended(const bp_call& call);
-  // Registers the worker's metrics source, which any thread may call until the group is destroyed. Call once, before
+  // Registers the worker's metrics source. Any thread may call it until the group is destroyed. Call once, before
   // `ended`.
   void set_metrics(const std::string& worker, Metrics metrics);
 

@@ -13,9 +13,6 @@
 namespace backplane::core {
 namespace {
 
-constexpr uint64_t kVariants = BP_BIT(BP_GATHERV) | BP_BIT(BP_SCATTERV) | BP_BIT(BP_ALL_GATHERV) |
-                               BP_BIT(BP_REDUCE_SCATTERV) | BP_BIT(BP_ALL_TO_ALLV);
-
 Position::Step step(const Recorder::Entry& entry, int64_t since_ns, int64_t now_ns) {
   return {signature(entry), entry.seq, collective(entry.kind), static_cast<double>(now_ns - since_ns) * 1e-9};
 }

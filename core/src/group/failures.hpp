@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Turns what a backend reports into what all ranks of the group report: a lost member, or a diagnosis that the ranks
-// agree on.
+// Turns the error of a backend into the error that all ranks of the group report: a lost member, or a diagnosis on
+// which the ranks agree.
 #pragma once
 
 #include <mutex>
@@ -22,33 +22,42 @@ class Failures {
   Failures(const Failures&) = delete;
   Failures& operator=(const Failures&) = delete;
 
-  // Adds this rank, the group and the operation to an error.
+  // The error with this rank, the group and the operation in its text.
   Error labelled(const Error& error, const Operation& operation) const;
-  // Returns the loss that is behind a backend's error, or the error if none is known. May wait for half a second.
-  Error explained(const Error& error) const;
-  // Returns what a failed operation reports. Breaks the group if a collective failed that may have begun on some rank.
+  // The loss or the failure of the group that caused a backend's error, or the error itself if none is known. May wait
+  // for half a second.
+  Error explained(const Error& error) const { return cause_behind(error).value_or(error); }
+  // The error that a failed operation reports. Breaks the group on all ranks, with one cause, if a collective failed
+  // that may have begun on a rank.
   Error handle(const Error& error, const Operation& operation, bool begun);
-  // A collective timed out, or this rank's backend refused it (most likely because another rank is in a different one):
-  // asks the other ranks for their positions, and adds the diagnosis. All ranks get the same sentence.
+  // The error of a collective that timed out or that this rank's backend refused (usually because another rank is in a
+  // different one), with the diagnosis from the positions of the other ranks. All ranks get the same sentence.
   Error diagnosed(const Error& error, const Operation& operation);
-  // Breaks the group because of a failure that a backend reported outside any operation.
-  void report(const Error& error) { state_.abort(explained(error)); }
+  // Breaks the group because a backend reported a failure outside any operation.
+  void report(const Error& error);
+  // Breaks the group because the program aborts it. Tells the other ranks first, because their connections break once
+  // the agents are aborted. Waits for the store for at most a quarter of a second.
+  void abort(const Error& cause);
   // Breaks the group because its ranks are in different collectives.
   void report_mismatch(const std::string& text);
-  // Another rank says that the group is broken.
+  // Breaks the group because another rank reported that it is broken.
   void accept(const Query& query);
 
  private:
   std::optional<Error> cause_behind(const Error& error) const;
+  bool is_known_loss(const Error& error) const;
   Diagnosis investigate(const Error& error, const Operation& operation);
-  // All ranks agree on the first diagnosis that reaches the store. Tells those that have not heard of it.
-  Diagnosis agree_on(const Diagnosis& mine, int32_t status);
+  // Breaks the group. Returns the cause on which all ranks agree.
+  Error break_group(const Error& cause);
+  // Makes `mine` the cause that all ranks report, and tells them, unless another rank was first: then returns the other
+  // rank's cause.
+  std::optional<Error> agree_on(const Error& mine, Deadline deadline);
 
   const GroupConfig& config_;
   const JobResources& job_;
   GroupState& state_;
   std::mutex mutex_;  // guards agreed_
-  std::optional<Diagnosis> agreed_;
+  std::optional<Error> agreed_;
 };
 
 }  // namespace backplane::core

@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include "environment.hpp"
+#include "group/group.hpp"
 #include "group/schedule_run.hpp"
 #include "liveness/process_identity.hpp"
 #include "log.hpp"
@@ -10,14 +12,10 @@
 namespace backplane::core {
 namespace {
 
-constexpr uint64_t kSample = 64;  // every so many collectives one is compared
+constexpr const char* kAnnounced = "fingerprint/next";
+constexpr uint64_t kSlots = 8;  // keys of signatures; the first is for groups that pause
 
-std::optional<Recorder::Entry> find_collective(const Recorder& recorder, uint64_t seq) {
-  for (const Recorder::Entry& entry : recorder.entries()) {
-    if (collective(entry.kind) && entry.seq == seq) return entry;
-  }
-  return std::nullopt;
-}
+std::string text_of(uint64_t number) { return number == 0 ? "" : std::to_string(number); }
 
 // FNV-1a.
 uint64_t hash(const std::string& text) {
@@ -28,14 +26,10 @@ uint64_t hash(const std::string& text) {
 
 }  // namespace
 
-FingerprintCheck::FingerprintCheck(const GroupConfig& config, GroupState& state, const Recorder& recorder,
-                                   const Agents& agents, Failures& failures)
-    : config_(config),
-      state_(state),
-      recorder_(recorder),
-      agents_(agents),
-      failures_(failures),
-      mode_(mode_from_environment()) {}
+FingerprintCheck::FingerprintCheck(Group& group)
+    : group_(group),
+      mode_(mode_from_environment()),
+      checks_each_(mode_ == Mode::kAlways && group.config().world_size > 1) {}
 
 FingerprintCheck::Mode FingerprintCheck::mode_from_environment() {
   const char* given = std::getenv("BACKPLANE_FINGERPRINT");
@@ -43,27 +37,43 @@ FingerprintCheck::Mode FingerprintCheck::mode_from_environment() {
   if (text == "off") return Mode::kOff;
   if (text == "always") return Mode::kAlways;
   if (!text.empty() && text != "sampled") {
-    write_log(BP_LOG_WARN, fmt::format("BACKPLANE_FINGERPRINT is '{}'; it must be off, sampled or always. Taking "
-                                       "sampled",
-                                       text));
+    warn_of_value("BACKPLANE_FINGERPRINT", text, "off, sampled or always", "sampled");
   }
   return Mode::kSampled;
 }
 
-// Each rank stores the signature of its collective #N, for an N that all ranks that are far enough choose alike; a
-// rank that finds #N there compares.
+// All ranks compare the same collectives: those that a rank announces in the store before any rank enters them and, in
+// a group that pauses, the last one.
 void FingerprintCheck::compare_sampled() {
-  if (mode_ == Mode::kOff || !state_.active()) return;
-  const uint64_t count = recorder_.collectives();
-  const bool rests = count == std::exchange(last_seen_, count);
-  const uint64_t number = rests ? count : count - count % kSample;
+  if (mode_ == Mode::kOff || !group_.state().active()) return;
+  const uint64_t count = group_.recorder().collectives();
+  const uint64_t recent = count - std::exchange(last_seen_, count);
+  if (recent == 0) return compare(count, 0);
+  if (count <= announced_) return;
+  compare(announced_, 1 + announced_ % (kSlots - 1));
+  announce_next(count + 2 * recent);
+}
+
+// The first rank after the announced collective announces the next: `number`, which the ranks enter after the next call
+// on each of them.
+void FingerprintCheck::announce_next(uint64_t number) {
+  const std::string before = text_of(announced_);
+  const std::string now =
+      group_.config().store->view()->compare_set(kAnnounced, before, text_of(number), Deadline::after(kStoreTimeNs));
+  announced_ = std::strtoull(now.c_str(), nullptr, 10);
+  group_.recorder().keep_collective(announced_);
+}
+
+// Each rank stores the signature of its collective #number, unless another rank has; then it compares the two.
+void FingerprintCheck::compare(uint64_t number, uint64_t slot) {
   if (number == 0 || number == compared_) return;
-  const std::optional<Recorder::Entry> entry = find_collective(recorder_, number);
+  const std::optional<Recorder::Entry> entry = group_.recorder().find_collective(number);
   if (!entry) return;
   compared_ = number;
-  const std::string key = fmt::format("fingerprint/{}", rests ? 0 : 1 + number / kSample % 8);
-  const std::string mine = fmt::format("{} {} {}", number, config_.rank, signature(*entry));
-  const std::shared_ptr<Store> store = config_.store->view();
+  const GroupConfig& config = group_.config();
+  const std::string key = fmt::format("fingerprint/{}", slot);
+  const std::string mine = fmt::format("{} {} {}", number, config.rank, signature(*entry));
+  const std::shared_ptr<Store> store = config.store->view();
   const std::string theirs = store->compare_set(key, "", mine, Deadline::after(kStoreTimeNs));
   char* rest = nullptr;
   const uint64_t their_number = std::strtoull(theirs.c_str(), &rest, 10);
@@ -73,15 +83,18 @@ void FingerprintCheck::compare_sampled() {
     const auto their_rank = static_cast<int32_t>(std::strtol(rest, &rest, 10));
     const std::string their_signature = *rest == ' ' ? rest + 1 : rest;
     if (their_signature == signature(*entry)) return;
-    failures_.report_mismatch(fmt::format("rank {} ({}) entered {} as #{} where rank {} entered {}", config_.rank,
-                                          process_identity(), signature(*entry), number, their_rank, their_signature));
+    group_.failures().report_mismatch(fmt::format("rank {} ({}) entered {} as #{} where rank {} entered {}",
+                                                  config.rank, process_identity(), signature(*entry), number,
+                                                  their_rank, their_signature));
   }
 }
 
-// The largest of all hashes and the largest of their complements tell whether all are equal.
+// All hashes are equal if the maximum of the hashes is the complement of the maximum of their complements.
 void FingerprintCheck::compare_now(const Operation& operation) const {
-  // Ranks that are in different collectives must meet all the same, whichever agents serve those.
-  Agent& common = agents_.depends_on_size(operation.op.kind) ? agents_.of(BP_HOST) : *operation.agent;
+  const GroupConfig& config = group_.config();
+  // The agent must be the same on ranks that are in different collectives.
+  const Agents& agents = group_.agents();
+  Agent& common = agents.depends_on_size(operation.op.kind) ? agents.of(BP_HOST) : *operation.agent;
   if (!common.supports_schedules()) return;
   const uint64_t mine = hash(signature(operation));
   uint64_t values[2] = {mine, ~mine};
@@ -93,11 +106,11 @@ void FingerprintCheck::compare_now(const Operation& operation) const {
   op.input = {values, 2, BP_HOST, 0};
   op.output = op.input;
   Operation check;
-  validate(op, config_.rank, config_.world_size, &check);
+  validate(op, config.rank, config.world_size, &check);
   check.agent = &common;
   check.op.seq = operation.op.seq;
-  constexpr uint64_t kOwnTag = UINT64_C(1) << 62;  // apart from the messages of the collective itself
-  run_collective(check, config_.rank, config_.world_size, kOwnTag | operation.op.seq, Deadline::after(op.timeout_ns));
+  run_collective(check, config.rank, config.world_size, kOwnMessages | operation.op.seq,
+                 Deadline::after(op.timeout_ns));
   if (values[0] == ~values[1]) return;
   throw Error(BP_INVALID, "the ranks are not in the same collective");
 }

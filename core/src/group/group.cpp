@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "group/group.hpp"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
+#include "backplane/base/grace.hpp"
+#include "group/live_groups.hpp"
 #include "liveness/process_identity.hpp"
+#include "log.hpp"
 #include "waiting.hpp"
 
 namespace backplane::core {
@@ -14,10 +18,10 @@ Group::Group(GroupConfig config, JobResources job)
       job_(std::move(job)),
       state_(config_, job_, [this](const Error& cause) { on_broken(cause); }),
       agents_(config_),
-      trace_(config_, state_),
+      trace_(config_, state_, recorder_),
       failures_(config_, job_, state_),
-      fingerprints_(config_, state_, trace_.recorder(), agents_, failures_),
-      operations_(*this, config_, state_, agents_, trace_.recorder(), failures_, fingerprints_),
+      fingerprints_(*this),
+      operations_(*this),
       subgroups_(*this),
       call_observer_(state_, agents_) {}
 
@@ -33,9 +37,9 @@ void Group::on_broken(const Error& cause) {
   trace_.write_file(cause.what());
 }
 
-// Ends the start of this group and of the groups that are being made from it.
+// Ends the start of this group and of groups that are being made from it.
 void Group::end_start(const Error& cause) {
-  if (store_) store_->interrupt(BP_CANCELLED, cause.what());  // host.h promises it to a starting backend
+  if (store_) store_->interrupt(BP_CANCELLED, cause.what());  // as host.h guarantees to a starting backend
   subgroups_.abort_starting(cause);
 }
 
@@ -43,7 +47,7 @@ void Group::end_start(const Error& cause) {
 std::string Group::answer(const Query& query) {
   switch (query.kind) {
     case Query::Kind::kPosition:
-      return encode(position(trace_.recorder(), query.seq, process_identity()));
+      return encode(position(recorder_, query.seq, process_identity()));
     case Query::Kind::kTrace:
       return trace_of_all(*this);
     default:
@@ -63,29 +67,48 @@ void Group::add_to_reporter() {
       job_.reporter->add({config_.key, config_.rank, [this](const Query& query) { return answer(query); }, tick});
 }
 
+// Called once all ranks have joined.
+void Group::take_keys() {
+  keys_ = std::make_shared<GroupKeys>(config_.store->view(), config_.rank, config_.global_ranks, job_.detector);
+  if (!job_.keys) job_.keys = keys_;
+}
+
 void Group::destroy() {
   const std::lock_guard once(destroy_mutex_);  // a second caller returns when the first is done
   if (!state_.mark_destroyed()) return;
-  if (job_.liveness) job_.liveness->remove(this);
+  remove_live_group(this);
+  if (job_.detector) job_.detector->remove(this);
   subgroups_.destroy_all();
-  // Abort would throw away messages on their way. It is kept for operations that cannot be ended otherwise.
+  // Abort discards messages in flight. It is only for operations that do not end otherwise.
   if (!operations_.cancel() || state_.in_use()) {
     const Error cause(BP_CANCELLED, fmt::format("group '{}' was destroyed", config_.name));
     agents_.abort(cause);
     end_start(cause);
   }
   state_.await_unused();
-  if (reporter_id_) job_.reporter->remove(*reporter_id_);  // after a start of the group has ended
+  if (reporter_id_) job_.reporter->remove(*reporter_id_);  // now no start sets it any more
   reporter_id_.reset();
   operations_.close();
   agents_.close();
+  keys_.reset();
   job_.reporter.reset();
-  job_.liveness.reset();
+  job_.detector.reset();
+  job_.keys.reset();
   job_.owner.reset();
 }
 
+void Group::end_at_exit(const Deadline& deadline) noexcept {
+  try {
+    if (!state_.await_unused(std::min(deadline, Deadline::after(base::grace::kOrderlyLeave)))) return;
+    ends_with_process_ = true;
+    destroy();
+  } catch (const std::exception& e) {
+    log(BP_LOG_WARN, "group '{}' could not be destroyed at exit: {}", config_.name, e.what());
+  }
+}
+
 void Group::drop_handle() {
-  if (handles_.fetch_sub(1) != 1) return;
+  if (handles_.fetch_sub(1) != 1 || ends_with_process()) return;
   if (!CallbackScope::active()) return destroy();
   start_quiet_thread("bp-end", [self = shared_from_this()] { self->destroy(); }).detach();
 }

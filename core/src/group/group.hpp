@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process group: the ranks of a job that communicate, with the agents that do so for them. A Group owns its parts,
-// starts them, ends them, and is what the parts of other groups and of the C API meet:
+// A process group: ranks of a job that communicate. A Group owns, starts and ends its parts:
 //
-//   state        whether the group is usable, and which threads use it
-//   agents       the backends, with the layers around them
-//   operations   from an operation to an agent and back; requests in flight
-//   subgroups    groups made from this one
-//   trace        the flight recorder
-//   call_observer  shows an RPC worker's calls to the layers
+//   state          active, broken or destroyed, and the threads that use the agents
+//   agents         the backends, with the layers around them
+//   recorder       the flight recorder; trace: the recorder as JSON
+//   failures       from a backend's error to the error that all ranks report
+//   fingerprints   compares collectives between ranks
+//   operations     from an operation to an agent and back; requests in flight
+//   subgroups      groups made from this one
+//   call_observer  reports an RPC worker's calls to the layers
 //
 // Destroying a group ends the groups made from it, then its operations, then its agents.
 #pragma once
@@ -25,52 +26,57 @@
 #include "group/failures.hpp"
 #include "group/fingerprint.hpp"
 #include "group/operations.hpp"
+#include "group/recorder.hpp"
 #include "group/state.hpp"
 #include "group/subgroups.hpp"
 #include "group/trace.hpp"
 
 namespace backplane::core {
 
-class Group final : public std::enable_shared_from_this<Group>, private Liveness::Listener {
+class Group final : public std::enable_shared_from_this<Group>, private FailureDetector::Listener {
  public:
-  // Waits for all members, compares what they chose, and starts the agents. For a non-member does nothing. Ends early
-  // when a member is lost, and when `parent` (may be NULL) is aborted or destroyed. Throws core::Error.
+  // Waits for all members, compares their configurations, and starts the agents. Returns at once for a non-member.
+  // Fails early if a member is lost, or if `parent` (may be NULL) is aborted or destroyed. Throws core::Error.
   static std::shared_ptr<Group> start(GroupConfig config, Group* parent = nullptr);
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  // As given, without its job; once the group has started, `auto` is replaced by backends.
+  // As given, without its job. Once the group has started, backends have replaced `auto`.
   const GroupConfig& config() const { return config_; }
   bool member() const { return config_.rank >= 0; }
   const JobResources& job() const { return job_; }
-  // A view of the group's keys; abort, and destroy if it must, interrupt waits on it.
+  // A view of the group's keys. Abort, and destroy if necessary, interrupts waits on it.
   const std::shared_ptr<Store>& store() const { return store_; }
   GroupState& state() { return state_; }
   Agents& agents() { return agents_; }
-  const Failures& failures() const { return failures_; }
+  Failures& failures() { return failures_; }
+  FingerprintCheck& fingerprints() { return fingerprints_; }
   Operations& operations() { return operations_; }
   Subgroups& subgroups() { return subgroups_; }
+  Recorder& recorder() { return recorder_; }
   GroupTrace& trace() { return trace_; }
   CallObserver& call_observer() { return call_observer_; }
 
-  // Makes everything pending and everything later fail with `cause`, if the group is active. Any thread; returns at
-  // once.
+  // See GroupState::abort.
   void abort(const Error& cause) { state_.abort(cause); }
-  // Ends the group and those made from it. Returns when the agents are closed. May be called twice.
+  // Ends the group and the groups made from it. Blocks until the agents are closed. May be called twice.
   void destroy();
-  // Handles of the C API; dropping the last one destroys the group.
+  // Destroys the group when the process ends, unless a thread is still in a call: its error could end the program in
+  // another way. Waits for such threads, not beyond the deadline.
+  void end_at_exit(const Deadline& deadline) noexcept;
+  // Whether end_at_exit destroys the group. The destructors that exit runs must not wait for it.
+  bool ends_with_process() const { return ends_with_process_.load(); }
+  // Counts handles of the C API. Dropping the last one destroys the group.
   void add_handle() { handles_.fetch_add(1); }
   void drop_handle();
 
  private:
   Group(GroupConfig config, JobResources job);
   // start.cpp
-  void start_agents(const Group* parent);
-  void start_agent(const ChosenBackend& backend, Deadline deadline, const Group* parent);
-  Error start_failure(const std::exception& e) const;
-  std::string publish_failure(const std::string& problem) const;
+  void start_agents(Group* parent);
   void add_to_reporter();
+  void take_keys();
 
   void on_loss(const Loss& loss) override;
   void on_broken(const Error& cause);
@@ -80,8 +86,10 @@ class Group final : public std::enable_shared_from_this<Group>, private Liveness
   GroupConfig config_;
   JobResources job_;
   std::shared_ptr<Store> store_;
+  std::shared_ptr<GroupKeys> keys_;  // once all ranks have joined
   GroupState state_;
   Agents agents_;
+  Recorder recorder_;
   GroupTrace trace_;
   Failures failures_;
   FingerprintCheck fingerprints_;
@@ -91,6 +99,7 @@ class Group final : public std::enable_shared_from_this<Group>, private Liveness
   std::optional<Reporter::ListenerId> reporter_id_;
   std::atomic<int32_t> handles_ = 0;
   std::mutex destroy_mutex_;  // held while the group is destroyed
+  std::atomic<bool> ends_with_process_ = false;
 };
 
 }  // namespace backplane::core

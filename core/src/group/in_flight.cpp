@@ -8,7 +8,7 @@
 
 namespace backplane::core {
 
-// Errors of requests are ignored here: a request reports its error to its holder.
+// Errors of requests are ignored here: each request keeps its error for the program.
 
 std::vector<std::shared_ptr<Request>> RequestsInFlight::all() const {
   const std::lock_guard lock(mutex_);
@@ -38,7 +38,7 @@ void RequestsInFlight::add(const std::shared_ptr<Request>& request) {
 }
 
 void RequestsInFlight::remove(Request* request) {
-  std::shared_ptr<Request> last;  // released without the lock
+  std::shared_ptr<Request> last;  // released after the lock
   const std::lock_guard lock(mutex_);
   const auto entry = requests_.find(request);
   if (entry == requests_.end()) return;
@@ -47,13 +47,13 @@ void RequestsInFlight::remove(Request* request) {
 }
 
 Deadline RequestsInFlight::end_overdue() {
-  constexpr int64_t kAgainNs = INT64_C(50) * 1000000;  // while another thread drives the backend for it
+  constexpr int64_t kRetryNs = INT64_C(50) * 1000000;  // while another thread drives the request
   Deadline next = Deadline::never();
   for (const auto& request : all()) {
     try {
       const bool is_due = request->watchdog_deadline().passed();
       if (is_due && request->test()) continue;
-      next = std::min(next, is_due ? Deadline::after(kAgainNs) : request->watchdog_deadline());
+      next = std::min(next, is_due ? Deadline::after(kRetryNs) : request->watchdog_deadline());
     } catch (const Error&) {
     }
   }

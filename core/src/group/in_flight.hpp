@@ -19,12 +19,13 @@ class RequestsInFlight {
   RequestsInFlight(const RequestsInFlight&) = delete;
   RequestsInFlight& operator=(const RequestsInFlight&) = delete;
 
-  // Keeps a request until `remove`. Now and then also tests those that the caller dropped, so that they do not pile up.
+  // Keeps a request until `remove`. Occasionally tests the requests that the program dropped, to limit their number.
   void add(const std::shared_ptr<Request>& request);
   void remove(Request* request);
-  // Tests requests whose deadline has passed. Returns when to do so again.
+  // Tests requests whose deadline has passed. Returns the time of the next test.
   Deadline end_overdue();
-  // Gives collectives of the core a grace period to end, then cancels all. True: all have ended within another one.
+  // Waits a grace period for collectives on the serial executor, then cancels all requests. True if all have ended
+  // within another grace period.
   bool cancel_all();
   // Waits until all have ended.
   void await_all();
@@ -36,7 +37,7 @@ class RequestsInFlight {
   std::unordered_map<Request*, std::shared_ptr<Request>> requests_;
 };
 
-// Waits for all of them. True: they ended by the deadline.
+// Waits for all requests. True if all have ended by the deadline.
 bool await_all(const std::vector<std::shared_ptr<Request>>& requests, Deadline deadline);
 
 }  // namespace backplane::core

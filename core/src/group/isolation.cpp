@@ -4,25 +4,42 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "backplane/base/grace.hpp"
 #include "backplane/base/owned_op.hpp"
 #include "error.hpp"
 #include "log.hpp"
+#include "process.hpp"
 
 namespace backplane::core {
 namespace {
 
 namespace grace = base::grace;
 
-// Those left behind are kept alive here.
-void keep_for_ever(std::shared_ptr<Isolation> isolation) {
-  static std::mutex* const mutex = new std::mutex;
-  static auto* const kept = new std::set<std::shared_ptr<Isolation>>;
-  const std::lock_guard lock(*mutex);
-  kept->insert(std::move(isolation));
+constexpr const char* kHangs = "does not return from";
+constexpr const char* kNeverEnds = "leaves operations in flight half a second after";
+constexpr int64_t kAskAgainNs = 10 * grace::kMillisecond;
+constexpr const char* kNotAsked = "could not be asked, for lack of a thread or of memory, for";
+
+// Logs nothing if there is no memory.
+template <typename... Args>
+void try_log(fmt::format_string<Args...> format, Args&&... args) noexcept {
+  try {
+    log(BP_LOG_ERROR, format, std::forward<Args>(args)...);
+  } catch (const std::exception&) {
+  }
+}
+
+// Isolations with a detached call. They are kept for ever.
+struct Detached {
+  std::mutex mutex;
+  std::list<std::shared_ptr<Isolation>> isolations;
+};
+
+Detached& detached() {
+  static constinit PerProcess<Detached> instance;
+  return *instance;
 }
 
 }  // namespace
@@ -33,69 +50,104 @@ struct Isolation::Work : std::enable_shared_from_this<Isolation::Work> {
     bp_error_init(&error);
   }
 
-  // What the backend may look at after the caller has left. Without BP_OP_SYNC: a wait can be left, a submit only with
-  // the whole group.
+  // A copy, because the backend may read it after the caller has returned. Without BP_OP_SYNC: a hung wait is detached
+  // alone, a hung submit only with the whole group.
   base::OwnedOp op;
   bp_result result = {sizeof(bp_result), -1, 0, 0};
   bp_result* const callers_result;
   bp_work* inner = nullptr;
-  bool busy = false;     // a wait is inside the backend
-  bool done = false;     // terminal
-  bool decreed = false;  // without the backend's word: it may still use `inner` and the buffers
+  std::shared_ptr<Call> waiting;           // the call of the backend's work_wait, NULL if there is none
+  Deadline ask_until = Deadline::never();  // when, after an abort, the attempts to start that call end
+  uint32_t cancels = 0;                    // calls of the backend's work_cancel
+  bool done = false;                       // terminal
+  bool abandoned = false;                  // terminal, but the backend may still use `inner` and the buffers
   int32_t status = BP_AGAIN;
   bp_error error;
-  std::shared_ptr<Work> owner;  // the caller's claim, until release
+  std::list<std::shared_ptr<Work>> owner{1};  // the caller's reference, until release
 };
 
-Isolation::Isolation(std::string backend, std::shared_ptr<void> keep)
-    : backend_(std::move(backend)), keep_(std::move(keep)) {}
-
-bool Isolation::over() { return end_.passed(); }
-
-bool Isolation::wedged() {
-  const std::lock_guard lock(mutex_);
-  return wedged_;
+Isolation::Isolation(std::string backend, std::shared_ptr<void> resources)
+    : backend_(std::move(backend)), resources_(std::move(resources)) {
+  detached();  // so that it exists when there is no memory
 }
 
-void Isolation::leave_behind(const char* function) {
+bool Isolation::hung() {
+  const std::lock_guard lock(mutex_);
+  return hung_;
+}
+
+void Isolation::detach(const char* fault, const char* function) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(wedged_, true)) return;
+    if (std::exchange(hung_, true)) return;
   }
-  write_log(BP_LOG_ERROR, fmt::format("backend {} does not come back from {}; its thread is left behind and its group "
-                                      "is out of use. Run 'backplane check' on it",
-                                      backend_, function));
-  keep_for_ever(shared_from_this());
+  {
+    Detached& all = detached();
+    const std::lock_guard lock(all.mutex);
+    self_.front() = shared_from_this();
+    all.isolations.splice(all.isolations.end(), self_);
+  }
+  try_log("backend {} {} {}; its thread and buffers are kept, and its group is unusable. Run 'backplane check {}'",
+          backend_, fault, function, backend_);
 }
 
-bool Isolation::call(const char* function, std::function<void()> body, Deadline limit) {
-  struct Call {
-    bool done = false;
-  };
-  auto state = std::make_shared<Call>();
-  threads_.add([this, state, body = std::move(body)] {
-    body();
-    const std::lock_guard lock(mutex_);
-    state->done = true;
-    changed_.notify_all();
-  });
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    if (state->done) return true;
-    const Deadline until = std::min(limit, end_);
-    if (until.passed()) break;
-    if (until.infinite()) {
-      changed_.wait(lock);
-    } else {
-      changed_.wait_until(lock, until.at());
-    }
-  }
+void Isolation::detach_unlocked(std::unique_lock<std::mutex>& lock, const char* fault, const char* function) noexcept {
   lock.unlock();
-  leave_behind(function);
-  return false;
+  detach(fault, function);
+  lock.lock();
 }
 
-int32_t Isolation::init(const bp_backend& backend, const bp_init& init, const std::function<bool()>& given_up,
+bool Isolation::begin(Call& call) {
+  const std::lock_guard lock(mutex_);
+  if (call.phase != Call::Phase::kQueued) return false;
+  call.phase = Call::Phase::kRunning;
+  call.own_time = Deadline::after(abort_cause_ ? grace::kPrompt : 0);
+  return true;
+}
+
+void Isolation::end(Call& call) {
+  const std::lock_guard lock(mutex_);
+  call.phase = Call::Phase::kReturned;
+  changed_.notify_all();
+}
+
+template <typename Body>
+Isolation::Outcome Isolation::call(const char* function, Body body, Deadline limit) noexcept {
+  const char* reason = "no thread could be started for it";
+  try {
+    const auto made = std::make_shared<Call>();
+    threads_.add([this, made, body = std::move(body)]() mutable {
+      if (!begin(*made)) return;
+      body();
+      end(*made);
+    });
+    std::unique_lock lock(mutex_);
+    while (made->phase != Call::Phase::kReturned) {
+      const Deadline until = std::min(limit, late_at(*made));
+      if (until.passed()) break;
+      await_change(lock, until);
+    }
+    if (made->phase == Call::Phase::kReturned) return Outcome::kReturned;
+    if (made->phase == Call::Phase::kRunning) {
+      lock.unlock();
+      detach(kHangs, function);
+      return Outcome::kHung;
+    }
+    made->phase = Call::Phase::kDropped;
+  } catch (const std::bad_alloc&) {
+    reason = "out of memory";
+  } catch (const std::exception&) {  // of the thread
+  }
+  try_log("backend {}: {} is not called: {}", backend_, function, reason);
+  return Outcome::kNotCalled;
+}
+
+void Isolation::await_change(std::unique_lock<std::mutex>& lock, Deadline until) {
+  if (until.infinite()) return changed_.wait(lock);
+  changed_.wait_until(lock, until.at());
+}
+
+int32_t Isolation::init(const bp_backend& backend, const bp_init& init, const std::function<bool()>& is_cancelled,
                         bp_agent* agent, bp_error* err) {
   struct Start {
     bp_agent agent = {};
@@ -112,17 +164,17 @@ int32_t Isolation::init(const bp_backend& backend, const bp_init& init, const st
     changed_.notify_all();
   });
   const Deadline deadline = Deadline::after(init.timeout_ns).later(grace::kAbort);
-  Deadline end = Deadline::never();
+  Deadline cancelled = Deadline::never();
   std::unique_lock lock(mutex_);
-  while (start->status == BP_AGAIN && !deadline.passed() && !end.passed()) {
+  while (start->status == BP_AGAIN && !deadline.passed() && !cancelled.passed()) {
     changed_.wait_for(lock, std::chrono::milliseconds(20));
-    if (end.infinite() && given_up()) end = Deadline::after(grace::kAbort);
+    if (cancelled.infinite() && is_cancelled()) cancelled = Deadline::after(grace::kAbort);
   }
   if (start->status == BP_AGAIN) {
     lock.unlock();
-    leave_behind("init");
-    return bp_error_set(err, end.infinite() ? BP_TIMEOUT : BP_CANCELLED, 0, -1,
-                        "its init did not return in time; the thread in it is left behind");
+    detach(kHangs, "init");
+    return bp_error_set(err, cancelled.infinite() ? BP_TIMEOUT : BP_CANCELLED, 0, -1,
+                        "its init did not return in time; the thread is detached");
   }
   if (start->status != BP_OK) {
     return bp_error_set(err, start->status, start->err.native_code, start->err.peer_rank, start->err.text);
@@ -133,38 +185,40 @@ int32_t Isolation::init(const bp_backend& backend, const bp_init& init, const st
   return BP_OK;
 }
 
-int32_t Isolation::refused(bp_error* err) {
-  return why_ ? bp_error_set(err, why_->status, why_->native_code, why_->peer_rank, why_->text) : BP_OK;
+int32_t Isolation::abort_status(bp_error* err) const {
+  if (!abort_cause_) return BP_OK;
+  return bp_error_set(err, abort_cause_->status, abort_cause_->native_code, abort_cause_->peer_rank,
+                      abort_cause_->text);
 }
 
 int32_t Isolation::submit(const bp_op& op, bp_work** out, bp_error* err) {
   auto work = std::make_shared<Work>(op, agent_.world_size);
   {
     const std::lock_guard lock(mutex_);
-    if (const int32_t status = refused(err); status != BP_OK) return status;
+    if (const int32_t status = abort_status(err); status != BP_OK) return status;
   }
-  const bool back = call(
+  const Outcome outcome = call(
       "submit",
       [this, work] { work->status = inner_->submit(agent_.self, &work->op.get(), &work->inner, &work->error); },
       Deadline::after(op.timeout_ns < 0 ? BP_NO_TIMEOUT : std::max(op.timeout_ns, grace::kPrompt)));
-  if (!back) {
-    const std::lock_guard lock(mutex_);
-    if (const int32_t status = refused(err); status != BP_OK) return status;
-    return bp_error_set(err, BP_TIMEOUT, 0, -1, "its submit did not return in time");
-  }
   const std::lock_guard lock(mutex_);
+  if (outcome != Outcome::kReturned) {
+    if (const int32_t status = abort_status(err); status != BP_OK) return status;
+    if (outcome == Outcome::kHung) return bp_error_set(err, BP_TIMEOUT, 0, -1, "its submit did not return in time");
+    return bp_error_set(err, BP_RESOURCE, 0, -1, "no thread or memory is left for its submit");
+  }
   if (work->status == BP_OK && work->inner != nullptr) {
     work->status = BP_AGAIN;
-    work->owner = work;
+    work->owner.front() = work;
     *out = reinterpret_cast<bp_work*>(work.get());
     return BP_OK;
   }
   work->done = true;
-  return answer(*work, err);
+  return report(*work, err);
 }
 
-int32_t Isolation::answer(Work& work, bp_error* err) {
-  if (!work.decreed && work.callers_result != nullptr) {
+int32_t Isolation::report(Work& work, bp_error* err) {
+  if (!work.abandoned && work.callers_result != nullptr) {
     work.callers_result->source = work.result.source;
     work.callers_result->bytes = work.result.bytes;
     work.callers_result->tag = work.result.tag;
@@ -173,152 +227,161 @@ int32_t Isolation::answer(Work& work, bp_error* err) {
   return bp_error_set(err, work.status, work.error.native_code, work.error.peer_rank, work.error.text);
 }
 
-void Isolation::decree(Work& work) {
+void Isolation::abandon(Work& work) {
   work.done = true;
-  work.decreed = true;
-  work.status = why_->status;
-  work.error = *why_;
+  work.abandoned = true;
+  work.status = abort_cause_->status;
+  work.error = *abort_cause_;
 }
 
-void Isolation::start_wait(const std::shared_ptr<Work>& work, int64_t timeout_ns) {
-  work->busy = true;
-  threads_.add([this, work, timeout_ns] {
+bool Isolation::start_wait(const std::shared_ptr<Work>& work, int64_t timeout_ns) noexcept try {
+  auto made = std::make_shared<Call>();
+  threads_.add([this, work, made, timeout_ns] {
+    if (!begin(*made)) return;
+    bool was_late = false;
+    {
+      const std::lock_guard lock(mutex_);
+      was_late = abort_deadline_.passed();
+    }
     bp_error err;
     bp_error_init(&err);
     const int32_t status = inner_->work_wait(agent_.self, work->inner, timeout_ns, &err);
-    const std::lock_guard lock(mutex_);
-    work->busy = false;
-    if (status != BP_AGAIN && !work->done) {
-      work->done = true;
-      work->status = status;
-      work->error = err;
+    const bool never_ends = status == BP_AGAIN && was_late;
+    {
+      const std::lock_guard lock(mutex_);
+      work->waiting.reset();
+      if (never_ends && !work->done) abandon(*work);
+      if (!work->done && status != BP_AGAIN) {
+        work->done = true;
+        work->status = status;
+        work->error = err;
+      }
+      changed_.notify_all();
     }
-    changed_.notify_all();
+    if (never_ends) detach(kNeverEnds, "abort");
   });
+  work->waiting = std::move(made);
+  work->ask_until = Deadline::never();
+  return true;
+} catch (const std::exception&) {  // no thread or no memory
+  if (work->ask_until.infinite()) work->ask_until = Deadline::after(grace::kPrompt);
+  return false;
 }
 
-int32_t Isolation::wait(Work& work, int64_t timeout_ns, bp_error* err) {
+// A wait that cannot be made says nothing about the operation: it is repeated, and the operation stays in flight.
+int32_t Isolation::wait(Work& work, int64_t timeout_ns, bp_error* err) noexcept {
   const Deadline wanted = Deadline::after(timeout_ns);
   const Deadline limit = wanted.later(grace::kReturn);
   std::unique_lock lock(mutex_);
-  bool asked = false;
-  for (;;) {
-    if (work.done) return answer(work, err);
-    if (over()) {
-      decree(work);
-      lock.unlock();
-      leave_behind("work_wait");
-      lock.lock();
-      return answer(work, err);
+  bool started = false;
+  while (!work.done) {
+    if (hung_ && abort_deadline_.passed()) {  // not asked again: many works would each take half a second
+      abandon(work);
+      break;
     }
-    if (!work.busy) {
-      if (asked && wanted.passed()) return BP_AGAIN;
-      asked = true;
-      start_wait(work.shared_from_this(), wanted.left_ns());
+    if (!work.waiting) {
+      if (started && wanted.passed()) return BP_AGAIN;
+      started = start_wait(work.shared_from_this(), wanted.left_ns());
+      if (!started) {
+        if (std::max(abort_deadline_, work.ask_until).passed()) {
+          abandon(work);
+          detach_unlocked(lock, kNotAsked, "work_wait");
+        } else if (wanted.passed()) {
+          return BP_AGAIN;
+        } else {
+          await_change(lock, std::min(wanted, Deadline::after(kAskAgainNs)));
+        }
+        continue;
+      }
     }
-    const Deadline until = std::min(limit, end_);
-    if (until.infinite()) {
-      changed_.wait(lock);
-    } else if (changed_.wait_until(lock, until.at()) == std::cv_status::timeout && limit.passed() && !over()) {
-      return work.done ? answer(work, err) : BP_AGAIN;
+    const std::shared_ptr<Call> asked = work.waiting;
+    await_change(lock, std::min(limit, late_at(*asked)));
+    if (work.done || work.waiting != asked) continue;
+    if (late_at(*asked).passed()) {
+      const bool hangs = asked->phase == Call::Phase::kRunning;
+      if (!hangs) asked->phase = Call::Phase::kDropped;
+      abandon(work);
+      detach_unlocked(lock, hangs ? kHangs : kNotAsked, "work_wait");
+    } else if (limit.passed()) {
+      return BP_AGAIN;
     }
   }
+  return report(work, err);
 }
 
-void Isolation::cancel(Work& work) {
+// Does not wait longer for the backend than its caller can: a slow machine is no fault of the backend. `release` does.
+void Isolation::cancel(Work& work) noexcept try {
   const std::shared_ptr<Work> kept = work.shared_from_this();
-  {
-    const std::lock_guard lock(mutex_);
-    if (kept->done) return;
-  }
-  call(
-      "work_cancel", [this, kept] { inner_->work_cancel(agent_.self, kept->inner); }, Deadline::after(grace::kReturn));
+  const auto made = std::make_shared<Call>();
+  const Deadline limit = Deadline::after(grace::kReturn);
+  std::unique_lock lock(mutex_);
+  if (kept->done || (hung_ && abort_deadline_.passed())) return;
+  threads_.add([this, kept, made] {
+    begin(*made);
+    inner_->work_cancel(agent_.self, kept->inner);
+    {
+      const std::lock_guard lock(mutex_);
+      --kept->cancels;
+    }
+    end(*made);
+  });
+  ++kept->cancels;
+  while (made->phase != Call::Phase::kReturned && !limit.passed()) await_change(lock, limit);
+} catch (const std::exception& e) {
+  try_log("backend {}: work_cancel is not called: {}", backend_, e.what());
 }
 
-void Isolation::release(Work& work) {
-  const std::shared_ptr<Work> kept = std::exchange(work.owner, nullptr);
+void Isolation::release(Work& work) noexcept {
+  std::list<std::shared_ptr<Work>> owner;
+  owner.splice(owner.end(), work.owner);
+  const Deadline limit = Deadline::after(grace::kPrompt);
+  bool may_be_used = false;
+  bool is_cancelling = false;
   {
-    const std::lock_guard lock(mutex_);
-    if (kept->decreed || kept->busy) return left_.push_back(kept);
+    std::unique_lock lock(mutex_);
+    while (work.cancels > 0 && !hung_ && !limit.passed()) await_change(lock, limit);
+    is_cancelling = work.cancels > 0;
+    may_be_used = work.abandoned || work.waiting || is_cancelling || (hung_ && abort_deadline_.passed());
   }
-  call(
-      "work_release", [this, kept] { inner_->work_release(agent_.self, kept->inner); },
-      Deadline::after(grace::kPrompt));
+  if (is_cancelling) detach(kHangs, "work_cancel");
+  if (!may_be_used) {
+    const auto release = [this, inner = work.inner] { inner_->work_release(agent_.self, inner); };
+    const Outcome outcome = call("work_release", release, Deadline::after(grace::kPrompt));
+    if (outcome == Outcome::kReturned) return;
+    if (outcome == Outcome::kNotCalled) detach(kNotAsked, "work_release");
+  }
+  const std::lock_guard lock(mutex_);
+  detached_.splice(detached_.end(), owner);
 }
 
-void Isolation::abort(const bp_error& why) {
+void Isolation::abort(const bp_error& why) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (why_) return;
-    why_ = why;
-    end_ = Deadline::after(grace::kAbort);
+    if (abort_cause_) return;
+    abort_cause_ = why;
+    abort_deadline_ = Deadline::after(grace::kAbort);
     changed_.notify_all();
   }
-  call(
-      "abort", [this, why] { inner_->abort(agent_.self, &why); }, Deadline::after(grace::kAbort));
+  const auto abort = [this, cause = &*abort_cause_] {  // not set again
+    {
+      const std::lock_guard lock(mutex_);
+      abort_deadline_ = Deadline::after(grace::kAbort);  // the time of the backend begins with its abort
+    }
+    inner_->abort(agent_.self, cause);
+  };
+  if (call("abort", abort, Deadline::never()) == Outcome::kNotCalled) abort();
 }
 
-void Isolation::destroy() {
+void Isolation::destroy() noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (wedged_) return;
-    end_ = Deadline::never();
+    if (hung_) return;
+    abort_deadline_ = Deadline::never();
   }
-  call(
-      "destroy", [this] { inner_->destroy(agent_.self); }, Deadline::after(grace::kDestroy));
-}
-
-struct Isolation::Table {
-  static Isolation& of(void* self) { return *static_cast<Isolation*>(self); }
-  static Work& of(bp_work* work) { return *reinterpret_cast<Work*>(work); }
-
-  static int32_t submit(void* self, const bp_op* op, bp_work** work, bp_error* err) {
-    return guarded(err, [&] { return of(self).submit(*op, work, err); });
+  const auto destroy = [this] { inner_->destroy(agent_.self); };
+  if (call("destroy", destroy, Deadline::after(grace::kDestroy)) == Outcome::kNotCalled) {
+    detach(kNotAsked, "destroy");
   }
-  static int32_t work_test(void* self, bp_work* work, bp_error* err) {
-    return guarded(err, [&] { return of(self).wait(of(work), 0, err); });
-  }
-  static int32_t work_wait(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
-    return guarded(err, [&] { return of(self).wait(of(work), timeout_ns, err); });
-  }
-  static void work_cancel(void* self, bp_work* work) { of(self).cancel(of(work)); }
-  static void work_release(void* self, bp_work* work) { of(self).release(of(work)); }
-  static void abort(void* self, const bp_error* why) { of(self).abort(*why); }
-  static void destroy(void* self) { of(self).destroy(); }
-  static const void* extension(void*, const char*) { return nullptr; }
-
-  // No thread, no memory: exceptions become statuses.
-  template <typename Body>
-  static int32_t guarded(bp_error* err, Body body) {
-    try {
-      return body();
-    } catch (const std::exception& e) {
-      return bp_error_set(err, BP_RESOURCE, 0, -1, e.what());
-    }
-  }
-};
-
-const bp_process_group_api& Isolation::api() const {
-  static constexpr bp_process_group_api kApi = {sizeof(bp_process_group_api),
-                                                0,
-                                                Table::submit,
-                                                Table::work_test,
-                                                Table::work_wait,
-                                                Table::work_cancel,
-                                                Table::work_release,
-                                                Table::abort,
-                                                Table::destroy,
-                                                Table::extension};
-  return kApi;
-}
-
-bool isolated(const bp_backend& backend) {
-  const char* wish = std::getenv("BACKPLANE_ISOLATE");
-  const std::string text = wish == nullptr || *wish == '\0' ? "auto" : wish;
-  if (text == "always") return true;
-  if (text == "never") return false;
-  if (text != "auto") fail(BP_INVALID, "BACKPLANE_ISOLATE is '{}'; it must be auto, always or never", text);
-  return (backend.flags & (BP_BACKEND_BOUNDED | BP_BACKEND_BLOCKING_INIT)) != BP_BACKEND_BOUNDED;
 }
 
 }  // namespace backplane::core

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory for the buffers of operations: a backend's own, or ordinary memory.
+// Memory for the buffers of operations: allocated by a backend, ordinary, or the program's.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ namespace backplane::core {
 
 class Memory {
  public:
-  static constexpr uint64_t kMaxBytes = UINT64_C(1) << 48;  // more than any process has
+  static constexpr uint64_t kMaxBytes = UINT64_C(1) << 48;  // exclusive; more than any process has
 
-  // Allocated by a backend. Throws core::Error; BP_UNSUPPORTED: it has none of this kind.
+  // Allocated by a backend. Throws core::Error: BP_UNSUPPORTED if it has none of this kind.
   Memory(const bp_memory_api& table, uint64_t bytes, uint32_t memory, int32_t device);
   // Ordinary host memory. Throws core::Error (BP_RESOURCE).
   explicit Memory(uint64_t bytes);
-  // The program's own, registered with a backend unless `table` is NULL. Throws core::Error.
+  // The program's, registered with a backend unless `table` is NULL. Throws core::Error.
   Memory(const bp_memory_api* table, void* data, uint64_t bytes, uint32_t memory, int32_t device);
   ~Memory();
   Memory(const Memory&) = delete;
@@ -30,7 +30,7 @@ class Memory {
 
  private:
   void (*release_)(bp_allocation*) = nullptr;  // stays valid: plugins are never unloaded
-  bp_allocation* allocation_ = nullptr;        // NULL: ordinary
+  bp_allocation* allocation_ = nullptr;        // NULL: not the backend's
   void* data_ = nullptr;
   bool is_borrowed_ = false;
 };

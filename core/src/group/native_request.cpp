@@ -3,14 +3,13 @@
 
 #include <algorithm>
 
-#include "group/agent.hpp"
-#include "group/operations.hpp"
+#include "group/group.hpp"
 #include "group/watchdog.hpp"
 
 namespace backplane::core {
 
-NativeRequest::NativeRequest(std::shared_ptr<Operations> operations, Operation operation, std::function<void()> unpack)
-    : Request(std::move(operations), std::move(operation), std::move(unpack)) {
+NativeRequest::NativeRequest(std::shared_ptr<Group> group, Operation operation, std::function<void()> unpack)
+    : Request(std::move(group), std::move(operation), std::move(unpack)) {
   if (operation_.op.kind == BP_RECV) callers_result_ = std::exchange(operation_.op.result, &received_);
 }
 
@@ -21,7 +20,7 @@ bool NativeRequest::start() {
   const int32_t status = agent.api().submit(agent.self(), &operation_.op, &work_, &err);
   if (status != BP_OK) throw_report(status, err, "");
   if (work_ != nullptr) return false;
-  is_over_ = true;
+  has_ended_ = true;
   copy_result();
   unpack(false);
   settle(std::nullopt);
@@ -58,12 +57,12 @@ void NativeRequest::stop_driving() {
 }
 
 void NativeRequest::advance(Deadline deadline) {
-  if (!start_driving(deadline)) return;  // the other thread settles it
+  if (!start_driving(deadline)) return;  // the other thread settles the request
   if (!settled()) drive(deadline);
   stop_driving();
 }
 
-// May run beside a thread that drives the backend, but not beside its release of the work.
+// May run while another thread drives the backend, but not while that thread releases the work.
 void NativeRequest::wait_on_stream(void* stream) {
   bool is_waiting = false;
   if (begin_stream_wait()) {
@@ -75,7 +74,7 @@ void NativeRequest::wait_on_stream(void* stream) {
 
 bool NativeRequest::begin_stream_wait() {
   const std::lock_guard lock(driver_mutex_);
-  if (is_over_ || operation_.agent->device() == nullptr) return false;
+  if (has_ended_ || operation_.agent->device() == nullptr) return false;
   ++stream_waits_;
   return true;
 }
@@ -88,10 +87,10 @@ void NativeRequest::end_stream_wait() {
   driver_left_.notify_all();
 }
 
-// Waits no longer than a call of wait_on_stream takes for a work that is terminal.
+// Waits no longer than wait_on_stream takes for a terminal work.
 void NativeRequest::await_stream_waits() {
   std::unique_lock lock(driver_mutex_);
-  is_over_ = true;
+  has_ended_ = true;
   driver_left_.wait(lock, [this] { return stream_waits_ == 0; });
 }
 
@@ -108,7 +107,7 @@ void NativeRequest::drive(Deadline deadline) {
   const Agent& agent = *operation_.agent;
   int32_t status = agent.api().work_wait(agent.self(), work_, std::min(deadline, deadline_).left_ns(), &err);
   if (status == BP_AGAIN && deadline_.passed()) {
-    status = operations_->finish_work(operation_, work_, deadline_, &err);
+    status = group_->operations().finish_work(operation_, work_, deadline_, &err);
   }
   if (status != BP_AGAIN) end(status, err);
 }
@@ -123,17 +122,17 @@ void NativeRequest::end(int32_t status, const bp_error& err) {
   std::optional<Error> error;
   if (status != BP_OK) {
     const Error cause(status, err.text, err.peer_rank, err.native_code);
-    error = operations_->failures().handle(cause, operation_, true);
+    error = group_->failures().handle(cause, operation_, true);
   }
   copy_result();
   unpack(error.has_value());
   settle(std::move(error));
-  operations_->finish(*this, status);
+  group_->operations().finish(*this, status);
 }
 
 void NativeRequest::cancel() {
   if (collective(operation_.op.kind)) {
-    if (!settled()) operations_->state().abort(Error(BP_CANCELLED, "a collective was cancelled by this rank"));
+    if (!settled()) group_->abort(Error(BP_CANCELLED, "a collective was cancelled by this rank"));
     return;
   }
   const std::lock_guard lock(work_mutex_);
@@ -142,29 +141,29 @@ void NativeRequest::cancel() {
 
 namespace {
 
-// Given to a backend, which calls it once.
+// The callback given to a backend, which calls it once.
 struct Notice {
-  std::function<void()> wake;
+  std::function<void()> call;
   static void ended(void* notice) {
     const std::unique_ptr<Notice> self(static_cast<Notice*>(notice));
-    self->wake();
+    self->call();
   }
 };
 
 }  // namespace
 
 void NativeRequest::request_notice() {
-  if (!backend_notifies()) operations_->watchdog()->poll(weak_from_this());
+  if (!backend_notifies()) group_->operations().watchdog()->poll(weak_from_this());
 }
 
-// True: the backend reports the end, or it has come.
+// True: the backend reports the end, or the operation has ended.
 bool NativeRequest::backend_notifies() {
   const bp_notify_api* const api = operation_.agent->notify();
   if (api == nullptr) return false;
-  const std::shared_ptr<Watchdog> watchdog = operations_->watchdog();
-  watchdog->prepare();
+  const std::shared_ptr<Watchdog> watchdog = group_->operations().watchdog();
+  watchdog->ensure_thread();
   auto notice = std::make_unique<Notice>();
-  notice->wake = [watchdog, request = weak_from_this()] { watchdog->wake(request); };
+  notice->call = [watchdog, request = weak_from_this()] { watchdog->notify_ended(request); };
   const std::lock_guard lock(work_mutex_);
   if (work_ == nullptr) return true;
   bp_error err;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A request that the backend itself performs.
+// A request for an operation that the backend performs natively.
 #pragma once
 
 #include <condition_variable>
@@ -15,9 +15,9 @@ namespace backplane::core {
 
 class NativeRequest final : public Request {
  public:
-  NativeRequest(std::shared_ptr<Operations> operations, Operation operation, std::function<void()> unpack);
-  // Submits the operation to its agent. True: it is done. False: in flight. Throws core::Error. Call once, before other
-  // threads see the request.
+  NativeRequest(std::shared_ptr<Group> group, Operation operation, std::function<void()> unpack);
+  // Submits the operation to its agent. True: done. False: in flight. Throws core::Error. Call once, before other
+  // threads have the request.
   bool start();
 
   void wait_on_stream(void* stream) override;
@@ -29,11 +29,12 @@ class NativeRequest final : public Request {
   void advance(Deadline deadline) override;
   void request_notice() override;
   bool backend_notifies();
-  // True: this thread alone drives the backend until stop_driving. False: another thread still does at the deadline.
+  // True: this thread alone drives the backend until stop_driving. False: another thread still drives it at the
+  // deadline.
   bool start_driving(Deadline deadline);
   void stop_driving();
   void drive(Deadline deadline);
-  // True: the work is not released until end_stream_wait. False: the operation has ended, or the backend has no
+  // True: the work is not released before end_stream_wait. False: the operation has ended, or the backend has no
   // streams.
   bool begin_stream_wait();
   void end_stream_wait();
@@ -46,10 +47,10 @@ class NativeRequest final : public Request {
   bp_result* callers_result_ = nullptr;                 // recv: written when the request is settled, unless NULL
   std::mutex driver_mutex_;
   std::condition_variable driver_left_;
-  bool driven_ = false;    // a thread is in the backend's work_wait; guarded by driver_mutex_, as the two below
-  int stream_waits_ = 0;   // threads that are in the backend's wait_on_stream
-  bool is_over_ = false;   // no thread may enter wait_on_stream
-  std::mutex work_mutex_;  // keeps cancel away from a work that is being released; held shortly
+  bool driven_ = false;     // a thread is in the backend's work_wait; guarded by driver_mutex_, like the next two
+  int stream_waits_ = 0;    // threads in the backend's wait_on_stream
+  bool has_ended_ = false;  // no thread may enter wait_on_stream
+  std::mutex work_mutex_;   // separates cancel from the release of the work; held briefly
   bp_work* work_ = nullptr;
 };
 

@@ -63,7 +63,6 @@ class ObjectExchange {
     group_.operations().run(op);
   }
 
-  // Refuses an absurd size from another rank.
   static void check_size(uint64_t size) {
     if (size > kMaxObjectBytes) fail(BP_INTERNAL, "another rank announces an object of {} bytes", size);
   }
@@ -134,15 +133,15 @@ std::vector<std::string> exchange_objects(Group& group, uint32_t kind, int32_t r
 
 namespace {
 
-// Sent ahead of an object. The object's own tag is the sender's number, so that receives of several threads cannot take
-// each other's parts.
-struct Head {
+// The message before an object. The object's tag contains the sender's number of it, so that receives on several
+// threads do not mix their messages.
+struct Header {
   uint64_t size;
   uint64_t number;
 };
 
-// Apart from those of collectives (schedule_run.cpp): kinds of operations that do not exist.
-uint64_t head_tag(uint32_t tag) { return BP_TAG_INTERNAL | UINT64_C(31) << 51 | tag; }
+// Differ from the tags of collectives (schedule_run.cpp): kinds of operations that do not exist.
+uint64_t header_tag(uint32_t tag) { return BP_TAG_INTERNAL | UINT64_C(31) << 51 | tag; }
 uint64_t body_tag(uint64_t number) { return BP_TAG_INTERNAL | UINT64_C(30) << 51 | number; }
 
 bp_op message(uint32_t kind, int32_t peer, void* data, uint64_t size, Deadline deadline) {
@@ -164,28 +163,28 @@ Deadline deadline_for(const Group& group, int64_t timeout_ns) {
 void send_object(Group& group, std::string_view object, int32_t peer, uint32_t tag, int64_t timeout_ns) {
   if (object.size() > kMaxObjectBytes) fail(BP_RESOURCE, "an object of {} bytes is too large", object.size());
   const Deadline deadline = deadline_for(group, timeout_ns);
-  Head head = {object.size(), group.operations().next_object()};
-  group.operations().run_with_tag(message(BP_SEND, peer, &head, sizeof head, deadline), head_tag(tag));
+  Header header = {object.size(), group.operations().next_object()};
+  group.operations().run_with_tag(message(BP_SEND, peer, &header, sizeof header, deadline), header_tag(tag));
   group.operations().run_with_tag(message(BP_SEND, peer, const_cast<char*>(object.data()), object.size(), deadline),
-                                  body_tag(head.number));
+                                  body_tag(header.number));
 }
 
 ReceivedObject receive_object(Group& group, int32_t peer, uint32_t tag, int64_t timeout_ns) {
   const Deadline deadline = deadline_for(group, timeout_ns);
-  Head head = {};
+  Header header = {};
   bp_result result = {sizeof(bp_result), -1, 0, 0};
-  bp_op first = message(BP_RECV, peer, &head, sizeof head, deadline);
+  bp_op first = message(BP_RECV, peer, &header, sizeof header, deadline);
   first.result = &result;
-  group.operations().run_with_tag(first, head_tag(tag));
-  if (result.bytes != sizeof head || head.size > kMaxObjectBytes) {
-    fail(BP_INTERNAL, "rank {} announces an object of {} bytes", result.source, head.size);
+  group.operations().run_with_tag(first, header_tag(tag));
+  if (result.bytes != sizeof header || header.size > kMaxObjectBytes) {
+    fail(BP_INTERNAL, "rank {} announces an object of {} bytes", result.source, header.size);
   }
-  ReceivedObject object = {std::string(head.size, '\0'), result.source};
-  bp_op second = message(BP_RECV, result.source, object.bytes.data(), head.size, deadline);
+  ReceivedObject object = {std::string(header.size, '\0'), result.source};
+  bp_op second = message(BP_RECV, result.source, object.bytes.data(), header.size, deadline);
   second.result = &result;
-  group.operations().run_with_tag(second, body_tag(head.number));
-  if (result.bytes != head.size) {
-    fail(BP_INTERNAL, "rank {} sent {} bytes of an object of {}", object.source, result.bytes, head.size);
+  group.operations().run_with_tag(second, body_tag(header.number));
+  if (result.bytes != header.size) {
+    fail(BP_INTERNAL, "rank {} sent {} bytes of an object of {}", object.source, result.bytes, header.size);
   }
   return object;
 }

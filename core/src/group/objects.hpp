@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Byte strings of any length between the ranks of a group: sizes first, then the bytes, as v-variants or as two
+// Exchange of byte strings of any length between ranks: first the sizes, then the bytes, by v-variants or by two
 // messages.
 #pragma once
 

@@ -21,11 +21,11 @@ class Validation {
       op_ = given;
       return;
     }
-    // A program may be older or newer than the core: fields that it does not know are zero, and fields that the core
-    // does not know are ignored.
+    // The program may be older or newer than the core: fields that it lacks are zero, and fields that the core does not
+    // know are ignored.
     constexpr size_t kFirstSize = offsetof(bp_op, message) + sizeof(bp_message*);
     if (given.struct_size < kFirstSize) {
-      refuse("bp_op.struct_size is {}, at least {} is needed", given.struct_size, kFirstSize);
+      refuse("bp_op.struct_size is {}; at least {} is needed", given.struct_size, kFirstSize);
     }
     op_ = {};
     std::memcpy(&op_, &given, std::min<size_t>(given.struct_size, sizeof(bp_op)));
@@ -46,7 +46,18 @@ class Validation {
   }
 
  private:
-  // Arguments by value: no address of a member is taken, so that this object can stay in registers.
+  // The input or the output, with its blocks.
+  struct Side {
+    bp_buffer& buffer;
+    const uint64_t*& counts;
+    const uint64_t*& displs;
+    std::vector<uint64_t>& own_displs;  // for displacements that the caller left out
+    const char* name;
+  };
+  Side input() const { return {op_.input, op_.in_counts, op_.in_displs, operation_.in_displs, "input"}; }
+  Side output() const { return {op_.output, op_.out_counts, op_.out_displs, operation_.out_displs, "output"}; }
+
+  // Takes arguments by value, not the addresses of members, so that this object can stay in registers.
   template <typename... Args>
   [[noreturn]] static void refuse(fmt::format_string<Args...> format, Args... args) {
     throw Error(BP_INVALID, fmt::format(format, std::move(args)...));
@@ -60,8 +71,8 @@ class Validation {
 
   void clear_counts() { op_.in_counts = op_.in_displs = op_.out_counts = op_.out_displs = nullptr; }
 
-  // Are `blocks` blocks of `count` elements more bytes than any address space has? Without a division, which would take
-  // longer than all other checks together.
+  // Whether `blocks` blocks of `count` elements exceed any address space. Multiplies: a division would take longer than
+  // all other checks together.
   bool exceeds_memory(uint64_t count, uint64_t blocks) const {
     uint64_t bytes = 0;
     return __builtin_mul_overflow(count, size_ * blocks, &bytes) || bytes > kMaxBytes;
@@ -92,11 +103,8 @@ class Validation {
     }
   }
 
-  // Root or peer.
   void check_root_or_peer() {
-    constexpr uint64_t kRooted = BP_BIT(BP_BROADCAST) | BP_BIT(BP_REDUCE) | BP_BIT(BP_GATHER) | BP_BIT(BP_GATHERV) |
-                                 BP_BIT(BP_SCATTER) | BP_BIT(BP_SCATTERV);
-    const bool rooted = (kRooted & BP_BIT(op_.kind)) != 0;
+    const bool rooted = is_rooted();
     if (!rooted && collective(op_.kind)) return;
     const int32_t other = rooted ? op_.root : op_.peer;
     operation_.root_or_peer = other;
@@ -109,6 +117,11 @@ class Validation {
     }
   }
 
+  bool is_rooted() const {
+    constexpr uint64_t kRooted = BP_BIT(BP_BROADCAST) | BP_BIT(BP_REDUCE) | BP_BIT(BP_GATHER) | BP_BIT(BP_GATHERV) |
+                                 BP_BIT(BP_SCATTER) | BP_BIT(BP_SCATTERV);
+    return (kRooted & BP_BIT(op_.kind)) != 0;
+  }
   bool at_root() const { return op_.root == rank_; }
 
   void expect(const bp_buffer& buffer, const char* which, uint64_t count) const {
@@ -122,11 +135,7 @@ class Validation {
     return count * world_;
   }
 
-  void* block(const bp_buffer& buffer, uint64_t offset) const {
-    return static_cast<char*>(buffer.data) + offset * size_;
-  }
-
-  // Input and output may coincide at the `in_place` addresses, and may not overlap otherwise.
+  // Input and output may coincide at the `in_place` addresses. Otherwise they must not overlap.
   void check_overlap(const void* in_place_input, const void* in_place_output) const {
     const auto* in = static_cast<const char*>(op_.input.data);
     const auto* out = static_cast<const char*>(op_.output.data);
@@ -138,23 +147,23 @@ class Validation {
   }
 
   // Checks counts against the buffer and completes displacements.
-  void check_blocks(const char* which, const bp_buffer& buffer, const uint64_t* counts, const uint64_t*& displs,
-                    std::vector<uint64_t>& storage) const {
-    if (counts == nullptr) refuse("{}: {} counts are missing", op_name(op_.kind), which);
-    if (displs == nullptr) {
-      storage.resize(world_);
+  void check_blocks(const Side& side) const {
+    if (side.counts == nullptr) refuse("{}: {} counts are missing", op_name(op_.kind), side.name);
+    if (side.displs == nullptr) {
+      side.own_displs.resize(world_);
       uint64_t next = 0;
       for (uint64_t r = 0; r < world_; ++r) {
-        storage[r] = next;
-        next += counts[r];
-        if (next < counts[r]) refuse("{}: the {} counts overflow", op_name(op_.kind), which);
+        side.own_displs[r] = next;
+        next += side.counts[r];
+        if (next < side.counts[r]) refuse("{}: the {} counts overflow", op_name(op_.kind), side.name);
       }
-      displs = storage.data();
+      side.displs = side.own_displs.data();
     }
+    const uint64_t size = side.buffer.count;
     for (uint64_t r = 0; r < world_; ++r) {
-      if (counts[r] <= buffer.count && displs[r] <= buffer.count - counts[r]) continue;
+      if (side.counts[r] <= size && side.displs[r] <= size - side.counts[r]) continue;
       refuse("{}: rank {}'s block of the {} ({} elements at {}) is not inside its {} elements", op_name(op_.kind), r,
-             which, counts[r], displs[r], buffer.count);
+             side.name, side.counts[r], side.displs[r], size);
     }
   }
 
@@ -169,16 +178,14 @@ class Validation {
         return reduce();
       case BP_GATHER:
       case BP_GATHERV:
-        return gather();
-      case BP_SCATTER:
-      case BP_SCATTERV:
-        return scatter();
       case BP_ALL_GATHER:
       case BP_ALL_GATHERV:
-        return all_gather();
+        return blocked(input(), output());
+      case BP_SCATTER:
+      case BP_SCATTERV:
       case BP_REDUCE_SCATTER:
       case BP_REDUCE_SCATTERV:
-        return reduce_scatter();
+        return blocked(output(), input());
       case BP_ALL_TO_ALL:
       case BP_ALL_TO_ALLV:
         return all_to_all();
@@ -193,7 +200,7 @@ class Validation {
     }
   }
 
-  // The root may give its data as input, as output, or as both. The backend sees one buffer as both.
+  // The root passes its data as input, as output, or as both. The backend gets the same buffer as both.
   void broadcast() {
     clear_counts();
     if (at_root()) {
@@ -218,72 +225,35 @@ class Validation {
     check_overlap(op_.output.data, op_.input.data);
   }
 
-  void gather() {
-    const bool variant = op_.kind == BP_GATHERV;
-    operation_.count = operation_.per_rank = op_.input.count;
-    if (!at_root()) {
-      op_.output = {};
-      return clear_counts();
+  // `one` is this rank's block, `all` has a block per rank; for rooted kinds only the root has `all`. Not inlined, so
+  // that shape() is.
+  [[gnu::noinline]] void blocked(const Side& one, const Side& all) const {
+    operation_.count = operation_.per_rank = one.buffer.count;
+    one.counts = one.displs = nullptr;
+    if (is_rooted() && !at_root()) {
+      all.buffer = {};
+      all.counts = all.displs = nullptr;
+      return;
     }
-    op_.in_counts = op_.in_displs = nullptr;
-    gathered_output(variant);
-  }
-
-  void all_gather() {
-    operation_.count = operation_.per_rank = op_.input.count;
-    op_.in_counts = op_.in_displs = nullptr;
-    gathered_output(op_.kind == BP_ALL_GATHERV);
-  }
-
-  void gathered_output(bool variant) {
-    uint64_t own = 0;
-    if (variant) {
-      check_blocks("output", op_.output, op_.out_counts, op_.out_displs, operation_.out_displs);
-      expect(op_.input, "input", op_.out_counts[rank_]);
-      own = op_.out_displs[rank_];
+    uint64_t offset = 0;
+    if ((kVariants & BP_BIT(op_.kind)) != 0) {
+      check_blocks(all);
+      expect(one.buffer, one.name, all.counts[rank_]);
+      offset = all.displs[rank_];
     } else {
-      op_.out_counts = op_.out_displs = nullptr;
-      expect(op_.output, "output", blocks(op_.input.count));
-      own = static_cast<uint64_t>(rank_) * op_.input.count;
+      all.counts = all.displs = nullptr;
+      expect(all.buffer, all.name, blocks(one.buffer.count));
+      offset = static_cast<uint64_t>(rank_) * one.buffer.count;
     }
-    check_overlap(block(op_.output, own), op_.output.data);
-  }
-
-  void scatter() {
-    const bool variant = op_.kind == BP_SCATTERV;
-    operation_.count = operation_.per_rank = op_.output.count;
-    if (!at_root()) {
-      op_.input = {};
-      return clear_counts();
-    }
-    op_.out_counts = op_.out_displs = nullptr;
-    scattered_input(variant);
-  }
-
-  void reduce_scatter() {
-    operation_.count = operation_.per_rank = op_.output.count;
-    op_.out_counts = op_.out_displs = nullptr;
-    scattered_input(op_.kind == BP_REDUCE_SCATTERV);
-  }
-
-  void scattered_input(bool variant) {
-    uint64_t own = 0;
-    if (variant) {
-      check_blocks("input", op_.input, op_.in_counts, op_.in_displs, operation_.in_displs);
-      expect(op_.output, "output", op_.in_counts[rank_]);
-      own = op_.in_displs[rank_];
-    } else {
-      op_.in_counts = op_.in_displs = nullptr;
-      expect(op_.input, "input", blocks(op_.output.count));
-      own = static_cast<uint64_t>(rank_) * op_.output.count;
-    }
-    check_overlap(op_.input.data, block(op_.input, own));
+    const void* const own_block = static_cast<const char*>(all.buffer.data) + offset * size_;
+    const bool gathers = &all.buffer == &op_.output;
+    gathers ? check_overlap(own_block, all.buffer.data) : check_overlap(all.buffer.data, own_block);
   }
 
   void all_to_all() {
     if (op_.kind == BP_ALL_TO_ALLV) {
-      check_blocks("input", op_.input, op_.in_counts, op_.in_displs, operation_.in_displs);
-      check_blocks("output", op_.output, op_.out_counts, op_.out_displs, operation_.out_displs);
+      check_blocks(input());
+      check_blocks(output());
       if (op_.in_counts[rank_] != op_.out_counts[rank_]) {
         refuse("all_to_allv: rank {} sends itself {} elements and receives {}", rank_, op_.in_counts[rank_],
                op_.out_counts[rank_]);

@@ -11,21 +11,23 @@
 
 namespace backplane::core {
 
-Operations::Operations(Group& group, const GroupConfig& config, GroupState& state, Agents& agents, Recorder& recorder,
-                       Failures& failures, const FingerprintCheck& fingerprints)
-    : group_(group),
-      config_(config),
-      state_(state),
-      agents_(agents),
-      recorder_(recorder),
-      failures_(failures),
-      fingerprints_(fingerprints),
-      watchdog_(std::make_shared<Watchdog>(in_flight_, failures_)) {}
+namespace {
+
+// Whether the backend may start an operation of a batch together with the next one.
+bool begin_together(const Operation& operation, const Operation& next) {
+  const bool are_messages = !collective(operation.op.kind) && !collective(next.op.kind);
+  return are_messages && operation.agent == next.agent && operation.agent->device() != nullptr;
+}
+
+}  // namespace
+
+Operations::Operations(Group& group)
+    : group_(group), watchdog_(std::make_shared<Watchdog>(in_flight_, group.failures())) {}
 
 std::vector<std::shared_ptr<Request>> Operations::submit(const bp_op* const* ops, size_t count,
                                                          const std::function<void()>& unpack) {
-  const OperationGuard guard(state_);
-  std::vector<Operation> operations;  // none is started unless all are valid
+  const auto use = UseGuard::of_active(group_.state());
+  std::vector<Operation> operations;
   for (size_t i = 0; i < count; ++i) operations.push_back(prepare(*ops[i]));
   std::vector<std::shared_ptr<Request>> requests;
   try {
@@ -35,50 +37,43 @@ std::vector<std::shared_ptr<Request>> Operations::submit(const bp_op* const* ops
       requests.push_back(start(std::move(operations[i]), unpack));
     }
   } catch (...) {
-    take_back(requests);
+    cancel_and_wait(requests);
     throw;
   }
   return requests;
 }
 
-// Two that follow each other in a batch: may the backend be told?
-bool Operations::begin_together(const Operation& one, const Operation& next) {
-  const bool are_messages = !collective(one.op.kind) && !collective(next.op.kind);
-  return are_messages && one.agent == next.agent && one.agent->device() != nullptr;
-}
-
-// Ends requests that the caller will not learn of. Afterwards their buffers are free.
-void Operations::take_back(const std::vector<std::shared_ptr<Request>>& requests) {
+// Ends requests that are not returned to the caller. Afterwards their buffers are free.
+void Operations::cancel_and_wait(const std::vector<std::shared_ptr<Request>>& requests) {
   for (const auto& request : requests) request->cancel();
   if (await_all(requests, Deadline::after(base::grace::kCancel))) return;
-  state_.abort(Error(BP_CANCELLED, "a batch failed to start and could not be taken back"));
+  group_.abort(Error(BP_CANCELLED, "a batch failed to start, and its started operations could not be cancelled"));
   await_all(requests, Deadline::never());
 }
 
 std::shared_ptr<Request> Operations::start(Operation operation, const std::function<void()>& unpack) {
   const uint64_t entry = operation.entry;
   const bool native = operation.native;
-  const bool is_task = !native || fingerprints_.precedes(operation.op);
-  const std::shared_ptr<Operations> self(group_.shared_from_this(), this);
+  const bool is_task = !native || group_.fingerprints().precedes(operation.op);
   std::shared_ptr<Request> request;
   const auto failed = [&](const Error& error, bool begun) {
-    recorder_.finish(entry, error.status());
-    return failures_.handle(error, request ? request->operation() : operation, begun);
+    group_.recorder().finish(entry, error.status());
+    return group_.failures().handle(error, request ? request->operation() : operation, begun);
   };
   try {
     if (is_task) {
-      const auto task = std::make_shared<TaskRequest>(self, std::move(operation), unpack);
+      const auto task = std::make_shared<TaskRequest>(group_.shared_from_this(), std::move(operation), unpack);
       request = task;
       start_task(task);
     } else {
-      const auto made = std::make_shared<NativeRequest>(self, std::move(operation), unpack);
+      const auto made = std::make_shared<NativeRequest>(group_.shared_from_this(), std::move(operation), unpack);
       request = made;
       start_native(made);
     }
     return request;
   } catch (const Error& e) {
     throw failed(e, !native);
-  } catch (const std::exception& e) {  // no memory, no thread
+  } catch (const std::exception& e) {  // out of memory or threads
     throw failed(Error(BP_RESOURCE, e.what()), true);
   }
 }
@@ -88,30 +83,30 @@ void Operations::start_task(const std::shared_ptr<TaskRequest>& request) {
   in_flight_.add(request);
   try {
     executor_.add([request] { request->perform(); });
-  } catch (...) {  // no thread
+  } catch (...) {  // out of threads
     in_flight_.remove(request.get());
     throw;
   }
 }
 
 void Operations::start_native(const std::shared_ptr<NativeRequest>& request) {
-  if (request->start()) return recorder_.finish(request->operation().entry, BP_OK);
+  if (request->start()) return group_.recorder().finish(request->operation().entry, BP_OK);
   in_flight_.add(request);
   try {
-    watchdog_->expect(request->watchdog_deadline());  // only now: an operation that is done at once needs no thread
+    watchdog_->expect(request->watchdog_deadline());  // not before: an operation that is done needs no thread
   } catch (const Error&) {
-    take_back({request});
+    cancel_and_wait({request});
     throw;
   }
 }
 
 void Operations::perform_task(const Operation& operation) {
-  const OperationGuard guard(state_);
+  const auto use = UseGuard::of_active(group_.state());
   perform(operation);
 }
 
 void Operations::finish(Request& request, int32_t status) {
-  recorder_.finish(request.operation().entry, status);
+  group_.recorder().finish(request.operation().entry, status);
   in_flight_.remove(&request);
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flight recorder: the last operations of a group in a ring of fixed size. Writing is wait-free and allocates
-// nothing, so it is always on. Fields are atomics: a reader may see an entry while it is overwritten, and drops
-// it when the entry's number has changed meanwhile.
+// The flight recorder: the last operations of a group in a ring of fixed size. Writing is wait-free and does not
+// allocate, so it is always enabled. Fields are atomics: a reader may read an entry while it is overwritten, and drops
+// the entry if its number has changed meanwhile.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "backplane/abi/op.h"
@@ -35,32 +36,25 @@ class Recorder {
     int64_t end_ns = 0;    // 0 while in flight
   };
 
-  // The next sequence number: collectives and messages are counted apart, from 1.
+  // The next sequence number. Collectives and messages are counted separately, from 1.
   uint64_t next_seq(bool is_collective) {
     return (is_collective ? collectives_ : messages_).fetch_add(1, std::memory_order_relaxed) + 1;
   }
   uint64_t collectives() const { return collectives_.load(); }
+  // Keeps a copy of the entry of collective #seq when it starts. Replaces the previous copy.
+  void keep_collective(uint64_t seq) { kept_seq_.store(seq, std::memory_order_relaxed); }
 
-  // Notes the start of an operation; returns its number, for finish.
+  // Records the start of an operation. Returns its number for `finish`.
   uint64_t start(const bp_op& op, uint64_t seq, uint64_t count, int32_t rank) {
     const uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
-    Slot& slot = slots_[number % kEntries];
-    // Release stores keep the fields behind the invalidation of the number, without a fence (which TSan cannot model).
-    constexpr auto kRelease = std::memory_order_release;
-    slot.number.store(~UINT64_C(0), std::memory_order_relaxed);
-    slot.seq.store(seq, kRelease);
-    slot.count.store(count, kRelease);
-    slot.tag.store(op.tag, kRelease);
-    slot.what.store(op.kind | op.dtype << 8 | op.reduce_op << 16, kRelease);
-    slot.rank.store(rank, kRelease);
-    slot.status.store(BP_AGAIN, kRelease);
-    slot.begin.store(clock_.now(), kRelease);
-    slot.end.store(0, kRelease);
-    slot.number.store(number, kRelease);
+    fill(slots_[number % kEntries], number, op, seq, count, rank);
+    if (seq == kept_seq_.load(std::memory_order_relaxed) && op.kind != BP_SEND && op.kind != BP_RECV) {
+      fill(kept_, number, op, seq, count, rank);
+    }
     return number;
   }
 
-  // Notes the end of an operation, unless its entry has been overwritten by then.
+  // Records the end of an operation unless its entry has been overwritten.
   void finish(uint64_t number, int32_t status) {
     Slot& slot = slots_[number % kEntries];
     if (slot.number.load(std::memory_order_relaxed) != number) return;
@@ -70,10 +64,13 @@ class Recorder {
 
   // The entries that have not been overwritten, oldest first.
   std::vector<Entry> entries() const;
+  // The entry of collective #seq, if it was kept or has not been overwritten.
+  std::optional<Entry> find_collective(uint64_t seq) const;
 
  private:
+  static constexpr uint64_t kNoNumber = UINT64_MAX;  // of a slot that is empty or being filled
   struct alignas(64) Slot {
-    std::atomic<uint64_t> number = ~UINT64_C(0);
+    std::atomic<uint64_t> number = kNoNumber;
     std::atomic<uint64_t> seq = 0;
     std::atomic<uint64_t> count = 0;
     std::atomic<uint64_t> tag = 0;
@@ -84,10 +81,28 @@ class Recorder {
     std::atomic<int64_t> end = 0;    // 0 while in flight
   };
 
+  void fill(Slot& slot, uint64_t number, const bp_op& op, uint64_t seq, uint64_t count, int32_t rank) {
+    // Release stores order the fields after the invalidation of the number, without a fence, which TSan cannot model.
+    constexpr auto kRelease = std::memory_order_release;
+    slot.number.store(kNoNumber, std::memory_order_relaxed);
+    slot.seq.store(seq, kRelease);
+    slot.count.store(count, kRelease);
+    slot.tag.store(op.tag, kRelease);
+    slot.what.store(op.kind | op.dtype << 8 | op.reduce_op << 16, kRelease);
+    slot.rank.store(rank, kRelease);
+    slot.status.store(BP_AGAIN, kRelease);
+    slot.begin.store(clock_.now(), kRelease);
+    slot.end.store(0, kRelease);
+    slot.number.store(number, kRelease);
+  }
+  std::optional<Entry> read(const Slot& slot, uint64_t number, const TickClock::Reading& now) const;
+
   const TickClock clock_;
   std::atomic<uint64_t> next_ = 0;
   std::atomic<uint64_t> collectives_ = 0;
   std::atomic<uint64_t> messages_ = 0;
+  std::atomic<uint64_t> kept_seq_ = 0;
+  Slot kept_;
   std::array<Slot, kEntries> slots_;
 };
 

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -15,6 +17,7 @@ namespace {
 
 constexpr int64_t kTick = INT64_C(1000000000);
 constexpr const char* kCount = "reporter/count";
+constexpr uint64_t kKept = 64;  // queries in the store
 
 std::string query_key(uint64_t number) { return fmt::format("reporter/{}", number); }
 std::string answer_key(uint64_t number, int32_t rank) { return fmt::format("reporter/{}/{}", number, rank); }
@@ -25,7 +28,7 @@ std::string encode(const Query& query) {
                         {"rank", query.rank},
                         {"seq", query.seq},
                         {"status", query.status},
-                        {"culprit", query.culprit},
+                        {"culprit", query.failed_rank},
                         {"text", query.text}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -70,22 +73,29 @@ Reporter::ListenerId Reporter::add(Listener listener) {
 void Reporter::remove(ListenerId listener) {
   std::unique_lock lock(mutex_);
   if (std::this_thread::get_id() != thread_.get_id()) {
-    returned_.wait(lock, [this, listener] { return busy_ != &*listener; });
+    returned_.wait(lock, [this, listener] { return called_ != &*listener; });
   }
   listeners_.erase(listener);
 }
 
 void Reporter::for_each(const std::function<void(const Listener&)>& call) {
+  std::exception_ptr failure;
   std::unique_lock lock(mutex_);
   for (auto listener = listeners_.begin(); listener != listeners_.end();) {
-    busy_ = &*listener;
+    called_ = &*listener;
     lock.unlock();
-    call(*listener);
+    try {
+      call(*listener);
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
     lock.lock();
-    busy_ = nullptr;
+    called_ = nullptr;
     returned_.notify_all();
     ++listener;
   }
+  lock.unlock();
+  if (failure) std::rethrow_exception(failure);
 }
 
 void Reporter::work() {
@@ -102,19 +112,19 @@ void Reporter::work() {
   }
 }
 
-// Answers the next query. False: none came within a tick.
+// Waits a tick for query `number` and answers it. False: there is none.
 bool Reporter::next(uint64_t number) {
   std::string text;
   try {
     text = store_->get(query_key(number), Deadline::after(kTick));
   } catch (const Error& error) {
     if (error.status() != BP_TIMEOUT) throw;
-    // A query that was numbered and never sent: its rank has died in between.
-    const bool announced = store_->add(kCount, 0, Deadline::after(kStoreTimeNs)) >= static_cast<int64_t>(number);
-    missing_ = announced ? missing_ + 1 : 0;
+    // A query that is counted and still missing is skipped: its rank died before it sent the query.
+    const auto count = static_cast<uint64_t>(store_->add(kCount, 0, Deadline::after(kStoreTimeNs)));
+    missing_ = count >= number ? missing_ + 1 : 0;
     if (missing_ > 2) {
       missing_ = 0;
-      seen_ = number;
+      seen_ = std::max(number, count - std::min(count, kKept));  // older ones were removed
     }
     return false;
   }
@@ -139,6 +149,7 @@ void Reporter::tick() {
 uint64_t Reporter::publish(Store& store, const Query& query, Deadline deadline) {
   const auto number = static_cast<uint64_t>(store.add(kCount, 1, deadline));
   store.set(query_key(number), encode(query), deadline);
+  if (number > kKept) store.remove(query_key(number - kKept), deadline);
   return number;
 }
 
@@ -160,7 +171,7 @@ std::map<int32_t, std::string> Reporter::ask(const Query& query, int32_t world_s
   return collect(*store_, publish(*store_, query, Deadline::after(kStoreTimeNs)), world_size, deadline);
 }
 
-void Reporter::tell(const Query& query) { publish(*store_, query, Deadline::after(kStoreTimeNs)); }
+void Reporter::tell(const Query& query, Deadline deadline) { publish(*store_, query, deadline); }
 
 std::map<int32_t, std::string> Reporter::traces(Store& store, Deadline deadline, int32_t* world_size) {
   *world_size = static_cast<int32_t>(std::atoi(store.get(kWorld, deadline).c_str()));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Queries between the ranks of a job about their groups, while an operation does not end. They go through the store and
-// are answered on a thread of the core, so that a rank answers whatever its program is doing. One thread per rank and
-// job; it blocks until the next query.
+// Queries between the ranks of a job about their groups, for the diagnosis of operations that do not end. They go
+// through the store. A thread of the core, one per rank and job, waits for queries and answers them, so that a rank
+// answers while its program is busy.
 #pragma once
 
 #include <condition_variable>
@@ -19,29 +19,29 @@
 
 namespace backplane::core {
 
-inline constexpr int64_t kStoreTimeNs = INT64_C(5) * 1000000000;  // the store answers at once unless it is lost
+inline constexpr int64_t kStoreTimeNs = INT64_C(5) * 1000000000;  // for one store call
 
 inline constexpr const char* kFirstGroup = "0";  // key of a job's first group
 
 // Sent by one rank to all ranks of a group.
 struct Query {
   enum class Kind : uint32_t {
-    kPosition,  // the answer is the position with regard to collective `seq`
-    kBroken,    // no answer: the group is broken, by `status`, `culprit` and `text`
-    kTrace      // the answer is the flight recorders of the group and of those made from it
+    kPosition,  // the answer is the position relative to collective `seq`
+    kBroken,    // reports that the group is broken, with `status`, `failed_rank` and `text`; no answer
+    kTrace      // the answer is the flight recorders of the group and of the groups made from it
   };
   Kind kind = Kind::kPosition;
   std::string group;  // its key
   int32_t rank = -1;  // the sender, in that group
   uint64_t seq = 0;
   int32_t status = 0;
-  int32_t culprit = -1;
+  int32_t failed_rank = -1;
   std::string text;
 };
 
 class Reporter {
  public:
-  // A group. Its functions are called on the reporter's thread.
+  // A group's functions, called on the reporter's thread.
   struct Listener {
     std::string group;
     int32_t rank = -1;
@@ -50,25 +50,25 @@ class Reporter {
   };
   using ListenerId = std::list<Listener>::iterator;
 
-  // `store`: a view of that of the job's first group, which has `world_size` ranks; it is interrupted at the end.
+  // `store`: a view of the store of the job's first group, which has `world_size` ranks. The destructor interrupts it.
   Reporter(std::shared_ptr<Store> store, int32_t world_size);
   ~Reporter();
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
 
   ListenerId add(Listener listener);
-  // Waits until the reporter's thread has returned from the listener, unless that thread is the caller.
+  // Waits for a running call of the listener, unless called by that call.
   void remove(ListenerId listener);
 
-  // Sends a query and waits until all ranks have answered or the deadline has passed. Returns the answers by rank.
-  // Throws if the store fails.
+  // Sends a query and waits until all ranks have answered, at most until the deadline. Returns the answers by rank.
+  // Throws core::Error if the store fails.
   std::map<int32_t, std::string> ask(const Query& query, int32_t world_size, Deadline deadline);
-  // Sends a query without an answer.
-  void tell(const Query& query);
+  // Sends a query without an answer. Throws likewise.
+  void tell(const Query& query, Deadline deadline = Deadline::after(kStoreTimeNs));
 
-  // For a process outside the job: the flight recorders of all ranks of a job's first group, by rank, through its
-  // store. A missing rank did not answer. Throws BP_TIMEOUT if no group uses this store.
-  static constexpr const char* kWorld = "reporter/world";  // the key that says how many ranks there are
+  // For a process outside the job: the flight recorders of a job's first group, by rank, through its store. Ranks that
+  // did not answer are missing. Throws BP_TIMEOUT if no group uses this store.
+  static constexpr const char* kWorld = "reporter/world";  // the key of the number of ranks
   static std::map<int32_t, std::string> traces(Store& store, Deadline deadline, int32_t* world_size);
 
  private:
@@ -76,7 +76,7 @@ class Reporter {
   bool next(uint64_t number);
   void answer(uint64_t number, const Query& query);
   void tick();
-  // Calls `call` for each listener, which cannot be removed meanwhile.
+  // Calls `call` for each listener. A listener is not removed during its call.
   void for_each(const std::function<void(const Listener&)>& call);
   static uint64_t publish(Store& store, const Query& query, Deadline deadline);
   static std::map<int32_t, std::string> collect(Store& store, uint64_t number, int32_t world_size, Deadline deadline);
@@ -85,9 +85,9 @@ class Reporter {
   std::mutex mutex_;
   std::condition_variable returned_;
   std::list<Listener> listeners_;
-  const Listener* busy_ = nullptr;  // the one that is being called
-  uint64_t seen_ = 0;               // queries so far
-  int missing_ = 0;                 // how often in a row the next query was announced but not there
+  const Listener* called_ = nullptr;  // the listener in the running call
+  uint64_t seen_ = 0;                 // number of the last query
+  int missing_ = 0;                   // consecutive ticks at which the next query was counted but not there
   bool stop_ = false;
   std::thread thread_;
 };

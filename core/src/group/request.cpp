@@ -4,21 +4,19 @@
 #include <algorithm>
 #include <condition_variable>
 
-#include "group/agent.hpp"
-#include "group/config.hpp"
-#include "group/operations.hpp"
+#include "group/group.hpp"
 #include "interrupt.hpp"
 #include "waiting.hpp"
 
 namespace backplane::core {
 
-Request::Request(std::shared_ptr<Operations> operations, Operation operation, std::function<void()> unpack)
-    : operations_(std::move(operations)),
+Request::Request(std::shared_ptr<Group> group, Operation operation, std::function<void()> unpack)
+    : group_(std::move(group)),
       operation_(std::move(operation)),
       deadline_(Deadline::after(operation_.op.timeout_ns)),
       unpack_(std::move(unpack)) {}
 
-const std::string& Request::group_name() const { return operations_->config().name; }
+const std::string& Request::group_name() const { return group_->config().name; }
 
 void Request::unpack(bool failed) const {
   if (!unpack_) return;
@@ -55,14 +53,14 @@ uint64_t Request::on_end(Ended ended) {
     }
     number = ++last_callback_;
     callbacks_.emplace_back(number, std::move(ended));
-    is_first = !std::exchange(has_notice_, true);
+    is_first = !std::exchange(notice_requested_, true);
   }
   if (!is_first) return number;
   try {
     request_notice();
-  } catch (...) {  // no thread, no memory: throws, so that the callback must not be called
+  } catch (...) {  // out of threads or memory: the callback must not be called after the exception
     const std::lock_guard lock(state_mutex_);
-    has_notice_ = false;
+    notice_requested_ = false;
     if (std::erase_if(callbacks_, [number](const auto& each) { return each.first == number; }) > 0) throw;
   }
   return number;
@@ -83,7 +81,7 @@ bool Request::test() { return wait(Deadline::after(0)); }
 
 bool Request::wait(Deadline deadline) {
   while (!settled()) {
-    advance(Interruptible::next_look(deadline));
+    advance(Interruptible::next_check(deadline));
     if (settled() || deadline.passed() || !Interruptible::active()) break;
     if (!Interruptible::interrupted()) continue;
     cancel();
@@ -103,13 +101,13 @@ size_t wait_any(const std::vector<std::shared_ptr<Request>>& requests, Deadline 
     while (i < requests.size() && !requests[i]->settled()) ++i;
     return i;
   };
-  const auto look = [](Request& request, Deadline until) {
+  const auto wait_ignoring_errors = [](Request& request, Deadline until) {
     try {
       request.wait(until);
-    } catch (const Error&) {  // the caller reports it
+    } catch (const Error&) {  // the request keeps it
     }
   };
-  for (const auto& request : requests) look(*request, Deadline::after(0));
+  for (const auto& request : requests) wait_ignoring_errors(*request, Deadline::after(0));
   if (first() < requests.size() || deadline.passed()) return first();
   const auto signal = std::make_shared<Signal>();
   std::vector<uint64_t> numbers;
@@ -120,19 +118,19 @@ size_t wait_any(const std::vector<std::shared_ptr<Request>>& requests, Deadline 
       signal->changed.notify_all();
     }));
   }
-  const auto leave = [&] {
+  const auto remove_callbacks = [&] {
     for (size_t i = 0; i < numbers.size(); ++i) requests[i]->remove_callback(numbers[i]);
   };
   try {
     std::unique_lock lock(signal->mutex);
     wait_on(signal->changed, lock, deadline, [&signal] { return signal->is_set; });
   } catch (const Error&) {  // interrupted
-    leave();
+    remove_callbacks();
     for (const auto& request : requests) request->cancel();
-    for (const auto& request : requests) look(*request, Deadline::never());
+    for (const auto& request : requests) wait_ignoring_errors(*request, Deadline::never());
     throw;
   }
-  leave();
+  remove_callbacks();
   return first();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An operation that was started and not waited for.
+// An asynchronous operation.
 #pragma once
 
 #include <functional>
@@ -18,9 +18,9 @@
 
 namespace backplane::core {
 
-class Operations;
+class Group;
 
-// While it lives, this thread runs a callback of the program, which the end of a group may wait for.
+// Marks the thread as running a callback of the program. The end of a group may wait for callbacks.
 class CallbackScope {
  public:
   CallbackScope() { ++depth_; }
@@ -38,69 +38,69 @@ class CallbackScope {
   static inline thread_local int depth_ = 0;
 };
 
-// Any thread may call anything; one thread at a time drives the backend. A request keeps its group in memory. The
-// buffers stay the caller's.
+// All functions may be called on any thread; one thread at a time drives the backend. A request keeps its group in
+// memory. The buffers stay the caller's.
 class Request : public std::enable_shared_from_this<Request> {
  public:
   // `unpack` (may be empty) moves the result to the caller's buffers before the request is settled.
-  Request(std::shared_ptr<Operations> operations, Operation operation, std::function<void()> unpack);
+  Request(std::shared_ptr<Group> group, Operation operation, std::function<void()> unpack);
   virtual ~Request() = default;
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
 
-  // True: done. False: in flight. Throws the operation's error, the same each time. Does not block.
+  // Whether the operation is done. Throws its error, the same each time. Does not block.
   bool test();
-  // Waits until `deadline` or the operation's own, whichever is sooner. False: still in flight. An interruption by the
+  // Waits until `deadline` or the operation's own, whichever is sooner. False: in flight. An interruption by the
   // program cancels the operation.
   bool wait(Deadline deadline);
-  // Calls `ended` once, when the operation has ended or at once, with its error or NULL. Returns a number for
-  // remove_callback, 0 if it was called. `ended` must neither throw nor wait for operations.
+  // Calls `ended` once, when the operation has ended (at once if it has), with its error or NULL. Returns a number for
+  // remove_callback, 0 if `ended` was called at once. `ended` must neither throw nor wait for operations.
   using Ended = std::function<void(const Error* error)>;
   uint64_t on_end(Ended ended);
-  // Prevents a call that has not begun.
+  // Removes a callback unless its call has begun.
   void remove_callback(uint64_t number);
-  // Has it ended?
+  // Whether the operation has ended, with or without an error.
   bool settled();
-  // Returns when work that is put into `stream` from now on runs after the operation. The stream waits where the
-  // backend supports that, else the host. Throws the operation's error, if it is known.
+  // Makes `stream` wait for the operation: work that is enqueued to it later runs after the operation. The host waits
+  // if the backend does not support streams. Throws the operation's error if it is known.
   virtual void wait_on_stream(void*) { wait(Deadline::never()); }
-  // Asks it to end with BP_CANCELLED.
+  // Requests that the operation end with BP_CANCELLED.
   virtual void cancel() = 0;
   virtual bool cancel_breaks_group() const { return false; }
-  // Of a recv that is done.
+  // The result of a recv that is done.
   virtual bp_result result() { return {sizeof(bp_result), -1, 0, 0}; }
-  // When the group's watchdog must test it.
+  // The time at which the group's watchdog tests the request.
   virtual Deadline watchdog_deadline() const = 0;
   const Operation& operation() const { return operation_; }
   const std::string& group_name() const;
 
  protected:
-  // Tries to end the operation until `deadline` (one that has passed: only looks), and calls settle when it has.
+  // Drives the operation until it ends, then calls settle, or until `deadline` (if it has passed: checks once).
   virtual void advance(Deadline deadline) = 0;
-  // Makes sure that the end is noticed although no thread waits.
+  // Arranges for callbacks to be called although no thread waits.
   virtual void request_notice() = 0;
   void settle(std::optional<Error> error);
-  // Unpacks the result, or keeps the memory that an agent with a hung call may still use.
+  // Calls `unpack` unless the operation failed. Never frees it if a hung call into the agent may still use its memory.
   void unpack(bool failed) const;
 
-  const std::shared_ptr<Operations> operations_;
+  const std::shared_ptr<Group> group_;
   Operation operation_;
   const Deadline deadline_;
 
  private:
-  // Returns or throws the outcome, if there is one.
+  // Whether the operation is done. Throws its error.
   bool outcome();
 
   const std::function<void()> unpack_;
-  std::mutex state_mutex_;  // guards what follows; held shortly
+  std::mutex state_mutex_;  // guards the fields below; held briefly
   bool settled_ = false;
-  bool has_notice_ = false;  // requested
+  bool notice_requested_ = false;
   std::optional<Error> error_;
   std::vector<std::pair<uint64_t, Ended>> callbacks_;
   uint64_t last_callback_ = 0;
 };
 
-// The lowest index of a request that has ended or failed; requests.size() if none has by the deadline.
+// Waits for a request to end. Returns the lowest index of one that has, requests.size() at the deadline.
 size_t wait_any(const std::vector<std::shared_ptr<Request>>& requests, Deadline deadline);
 
 }  // namespace backplane::core

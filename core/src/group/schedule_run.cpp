@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "backplane/base/grace.hpp"
+#include "backplane/base/op_digest.hpp"
 #include "interrupt.hpp"
 #include "reduce/combine.hpp"
 #include "reduce/reduce.hpp"
@@ -14,15 +15,23 @@
 namespace backplane::core {
 namespace {
 
-// The tag of the messages of collective #seq. Messages of different operations or algorithms do not match where the
-// backend looks at tags: ranks that give different counts may choose different algorithms, and must not take each
-// other's partial sums.
-uint64_t tag_of(uint64_t seq, Algorithm algorithm, uint32_t kind) {
-  return BP_TAG_INTERNAL | uint64_t{kind} << 51 | static_cast<uint64_t>(algorithm) << 48 | seq;
+// The tag of the messages of collective #seq: the low bits of its number, and what must be equal on all ranks. Ranks in
+// different operations do not receive each other's data, nor do ranks that choose different algorithms because their
+// counts differ. They wait until the fingerprints are compared, or until the timeout. The number and the digest share
+// the `bits` that the backend's tags keep. If these are few the digest has most of them: messages of equal operations
+// arrive in order.
+uint64_t tag_of(const bp_op& op, Algorithm algorithm, uint64_t seq, uint32_t bits) {
+  constexpr uint32_t kDigestBits = 24;
+  constexpr uint32_t kLeastNumberBits = 3;
+  const uint32_t digest_bits = std::min(kDigestBits, bits - std::min(bits, kLeastNumberBits));
+  const uint32_t number_bits = bits - digest_bits;
+  const uint64_t digest = base::digest_of(op).value() & (BP_BIT(digest_bits) - 1);
+  return BP_TAG_INTERNAL | (seq & kOwnMessages) | uint64_t{op.kind} << 51 | static_cast<uint64_t>(algorithm) << 48 |
+         digest << number_bits | (seq & (BP_BIT(number_bits) - 1));
 }
 
-// One run of a schedule. A round's messages are started together. They start before the previous round has ended if
-// they touch no memory that it still uses. The destructor leaves none in message.
+// One run of a schedule. The messages of a round start together. They start during the previous round if they do not
+// access memory that it uses. The destructor ends all messages.
 class ScheduleRun {
  public:
   ScheduleRun(Agent& agent, const bp_op& op, int32_t world_size, const void* input, std::byte* scratch, uint64_t tag,
@@ -78,17 +87,17 @@ class ScheduleRun {
   static bool is_message(const Step& step) { return step.kind == Step::Kind::kSend || step.kind == Step::Kind::kRecv; }
 
   const std::byte* source(const Region& region) const {
-    switch (region.where) {
-      case Where::kInput:
+    switch (region.buffer) {
+      case BufferRole::kInput:
         return input_ + region.offset * element_;
-      case Where::kOutput:
+      case BufferRole::kOutput:
         return output_ + region.offset * element_;
       default:
         return scratch_ + region.offset * element_;
     }
   }
   std::byte* target(const Region& region) const {
-    return (region.where == Where::kOutput ? output_ : scratch_) + region.offset * element_;
+    return (region.buffer == BufferRole::kOutput ? output_ : scratch_) + region.offset * element_;
   }
 
   Bytes read(const Step& step) const {
@@ -108,13 +117,12 @@ class ScheduleRun {
     return round;
   }
 
-  // May the messages of `next` be in flight during `round`? By addresses, because output and input may be one. Rounds
-  // of empty messages wait for each other: to come after is all that those say. Rounds of many messages are left alone,
-  // too: there is enough in message.
+  // Whether the messages of `next` may be in flight during `round`. Compares addresses, because input and output may be
+  // the same. False for empty messages, which only order the rounds, and for rounds with enough messages of their own.
   bool independent(const Round& round, const Round& next) const {
-    constexpr std::ptrdiff_t kFew = 4;
+    constexpr std::ptrdiff_t kMaxMessages = 4;  // messages
     if (next.begin == next.locals || round.begin == round.locals) return false;
-    if (next.locals - next.begin > kFew || round.end - round.begin > 2 * kFew) return false;
+    if (next.locals - next.begin > kMaxMessages || round.end - round.begin > 2 * kMaxMessages) return false;
     for (const Step* later = next.begin; later != next.locals; ++later) {
       const Bytes reads = read(*later);
       const Bytes writes = written(*later);
@@ -197,7 +205,7 @@ class ScheduleRun {
     if (status != BP_OK) raise(status, err, *message.step);
   }
 
-  // Ends the messages that are still in flight. Afterwards the buffers are free.
+  // Ends the messages in flight. Afterwards the buffers are free.
   void drain() noexcept {
     const bp_process_group_api& api = agent_.api();
     for (const Message& message : messages_) {
@@ -218,8 +226,10 @@ class ScheduleRun {
     messages_.clear();
   }
 
-  // Unless the backend names another rank, the culprit is the rank at the other end.
+  // Throws the error of a message. The failed rank is the peer unless the backend names another. A loss that names its
+  // rank is the same sentence on all ranks.
   [[noreturn]] static void raise(int32_t status, const bp_error& err, const Step& step) {
+    if (status == BP_PEER_LOST && err.peer_rank >= 0) throw_report(status, err, "");
     const char* what = step.kind == Step::Kind::kSend ? "sending to" : "receiving from";
     throw Error(status, fmt::format("{} rank {}: {}", what, step.peer, err.text),
                 err.peer_rank >= 0 ? err.peer_rank : step.peer, err.native_code);
@@ -253,21 +263,21 @@ class ScheduleRun {
   std::deque<Message> messages_;  // of this round, then of the next one; results must not move
 };
 
-Problem problem_of(const Operation& operation, int32_t rank, int32_t world_size) {
+CollectiveSpec spec_of(const Operation& operation, int32_t rank, int32_t world_size) {
   const bp_op& op = operation.op;
-  Problem problem;
-  problem.kind = op.kind;
-  problem.rank = rank;
-  problem.world_size = world_size;
-  problem.root = op.root;
-  problem.count = operation.per_rank;
-  problem.element_size = op.kind == BP_BARRIER ? 1 : dtype_size(op.dtype);
-  problem.in_counts = op.in_counts;
-  problem.in_displs = op.in_displs;
-  problem.out_counts = op.out_counts;
-  problem.out_displs = op.out_displs;
-  problem.own_count = operation.count;
-  return problem;
+  CollectiveSpec spec;
+  spec.kind = op.kind;
+  spec.rank = rank;
+  spec.world_size = world_size;
+  spec.root = op.root;
+  spec.count = operation.per_rank;
+  spec.element_size = op.kind == BP_BARRIER ? 1 : dtype_size(op.dtype);
+  spec.in_counts = op.in_counts;
+  spec.in_displs = op.in_displs;
+  spec.out_counts = op.out_counts;
+  spec.out_displs = op.out_displs;
+  spec.own_count = operation.count;
+  return spec;
 }
 
 }  // namespace
@@ -275,28 +285,28 @@ Problem problem_of(const Operation& operation, int32_t rank, int32_t world_size)
 void run_collective(const Operation& operation, int32_t rank, int32_t world_size, uint64_t seq, Deadline deadline) {
   Agent& agent = *operation.agent;
   const bp_op& op = operation.op;
-  const Problem problem = problem_of(operation, rank, world_size);
+  const CollectiveSpec spec = spec_of(operation, rank, world_size);
   std::unique_ptr<Workspace> workspace = agent.borrow_workspace();
-  const Schedule& schedule = workspace->planner().schedule(problem);
+  const Schedule& schedule = workspace->schedules().get(spec);
   const bool scaled = reduces(op.kind) && op.reduce_op == BP_PREMUL_SUM;
-  const uint64_t scaled_bytes = scaled ? op.input.count * problem.element_size : 0;
-  std::byte* const scratch = workspace->scratch(schedule.scratch_count * problem.element_size + scaled_bytes);
+  const uint64_t scaled_bytes = scaled ? op.input.count * spec.element_size : 0;
+  std::byte* const scratch = workspace->scratch(schedule.scratch_count * spec.element_size + scaled_bytes);
   const void* input = op.input.data;
   if (scaled) {
     multiply(op.dtype, scratch, op.input.data, op.scalar, op.input.count);
     input = scratch;
   }
   try {
-    ScheduleRun run(agent, op, world_size, input, scratch + scaled_bytes, tag_of(seq, schedule.algorithm, op.kind),
-                    deadline);
+    ScheduleRun run(agent, op, world_size, input, scratch + scaled_bytes,
+                    tag_of(op, schedule.algorithm, seq, agent.internal_tag_bits()), deadline);
     run.perform(schedule);
   } catch (...) {
-    if (agent.hung()) static_cast<void>(workspace.release());  // the backend may still use it
+    if (agent.hung()) static_cast<void>(workspace.release());  // a detached call may still use it
     throw;
   }
   agent.return_workspace(std::move(workspace));
   if (reduces(op.kind) && op.reduce_op == BP_AVG && world_size == 1) {
-    divide(op.dtype, op.output.data, 1, op.output.count);  // nothing was reduced; makes every NaN the quiet one
+    divide(op.dtype, op.output.data, 1, op.output.count);  // no reduction has replaced NaN by the quiet NaN
   }
 }
 

@@ -19,7 +19,7 @@ bp_message* probe(Group& group, int32_t peer, uint64_t tag, Deadline deadline, b
   const GroupConfig& config = group.config();
   const Agent* agent = nullptr;
   {
-    const OperationGuard guard(group.state());
+    const auto use = UseGuard::of_active(group.state());
     agent = &group.agents().of(BP_HOST);
     if (peer != BP_ANY_SOURCE && (peer < 0 || peer >= config.world_size)) {
       fail(BP_INVALID, "probe: peer {} is not a rank of this group of {}", peer, config.world_size);
@@ -32,38 +32,39 @@ bp_message* probe(Group& group, int32_t peer, uint64_t tag, Deadline deadline, b
       fail(BP_UNSUPPORTED, "probe: backend {} cannot match any tag; name the tag, or {}", agent->id(), kMatchingHint);
     }
   }
-  Deadline look = Interruptible::next_look(Deadline::never());
+  Deadline next_check = Interruptible::next_check(Deadline::never());
   for (int64_t pause_ns = kMinProbePauseNs;; pause_ns = std::min(2 * pause_ns, kMaxProbePauseNs)) {
     {
-      const OperationGuard guard(group.state());
+      const auto use = UseGuard::of_active(group.state());
       const bp_probe_api* const api = agent->probe();
       bp_error err;
       bp_error_init(&err);
       bp_message* message = nullptr;
       const int32_t status = api->probe(api->ctx, peer, agent->native_tag(tag), &message, result, &err);
-      if (status == BP_OK && message == nullptr) fail(BP_INTERNAL, "a backend's probe said BP_OK and gave no message");
+      if (status == BP_OK && message == nullptr)
+        fail(BP_INTERNAL, "a backend's probe returned BP_OK and set no message");
       if (status == BP_OK) return message;
       if (status != BP_AGAIN) throw group.failures().explained(Error(status, err.text, err.peer_rank, err.native_code));
     }
     if (deadline.passed()) {
-      fail(BP_TIMEOUT, "probe on rank {} of group '{}': no message from {} with {} came in time", config.rank,
+      fail(BP_TIMEOUT, "probe on rank {} of group '{}': no message from {} with {} arrived in time", config.rank,
            config.name, peer == BP_ANY_SOURCE ? "any rank" : fmt::format("rank {}", peer),
            tag == BP_ANY_TAG ? "any tag" : fmt::format("tag {}", tag));
     }
-    Interruptible::check(&look);
+    Interruptible::check(&next_check);
     std::this_thread::sleep_for(std::chrono::nanoseconds(pause_ns));
   }
 }
 
 void drop(Group& group, bp_message* message) {
   const UseGuard use(group.state());
-  if (group.state().destroyed()) return;  // the backend has freed it
+  if (group.state().destroyed()) return;  // the backend has freed the message
   const bp_probe_api* const api = group.agents().of(BP_HOST).probe();
   if (api != nullptr) api->drop(api->ctx, message);
 }
 
 const void* backend_extension(Group& group, uint32_t memory, const char* id) {
-  const OperationGuard guard(group.state());
+  const auto use = UseGuard::of_active(group.state());
   const Agent* const agent = memory < BP_MEMORY_COUNT ? group.agents().serving(memory) : nullptr;
   if (agent == nullptr) return nullptr;
   const bp_agent& backend = agent->backend_agent();
@@ -71,8 +72,8 @@ const void* backend_extension(Group& group, uint32_t memory, const char* id) {
 }
 
 std::unique_ptr<Memory> allocate(Group& group, uint64_t bytes, uint32_t memory, int32_t device) {
-  const OperationGuard guard(group.state());
-  if (memory >= BP_MEMORY_COUNT) fail(BP_INVALID, "allocate: there is no memory of kind {}", memory);
+  const auto use = UseGuard::of_active(group.state());
+  if (memory >= BP_MEMORY_COUNT) fail(BP_INVALID, "allocate: memory kind {} does not exist", memory);
   const Agent& agent = group.agents().of(memory);
   const bp_memory_api* const table = bytes == 0 ? nullptr : agent.memory();
   if (table != nullptr) {
@@ -83,14 +84,14 @@ std::unique_ptr<Memory> allocate(Group& group, uint64_t bytes, uint32_t memory, 
     }
   }
   if (memory != BP_HOST)
-    fail(BP_UNSUPPORTED, "backend {} has no cuda memory to give; allocate it by cudaMalloc", agent.id());
+    fail(BP_UNSUPPORTED, "backend {} cannot allocate cuda memory; allocate it with cudaMalloc", agent.id());
   return std::make_unique<Memory>(bytes);
 }
 
 std::unique_ptr<Memory> register_memory(Group& group, void* data, uint64_t bytes, uint32_t memory, int32_t device) {
-  const OperationGuard guard(group.state());
-  if (memory >= BP_MEMORY_COUNT) fail(BP_INVALID, "register: there is no memory of kind {}", memory);
-  if (bytes >= Memory::kMaxBytes) fail(BP_INVALID, "register: {} bytes are more than any process has", bytes);
+  const auto use = UseGuard::of_active(group.state());
+  if (memory >= BP_MEMORY_COUNT) fail(BP_INVALID, "register: memory kind {} does not exist", memory);
+  if (bytes >= Memory::kMaxBytes) fail(BP_INVALID, "register: {} bytes exceed the limit of 2^48", bytes);
   const Agent& agent = group.agents().of(memory);
   return std::make_unique<Memory>(bytes == 0 ? nullptr : agent.memory(), data, bytes, memory, device);
 }

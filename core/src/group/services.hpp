@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a group offers of its backends beside operations: matched probes, memory, extensions.
+// Functions of a group's backends other than operations: matched probes, memory, extensions.
 #pragma once
 
 #include <memory>
@@ -10,17 +10,17 @@
 
 namespace backplane::core {
 
-// Takes the oldest message of this rank that matches, by the deadline. The result belongs to a BP_RECV or to drop.
-// Throws core::Error.
+// Waits for a message that matches and takes the oldest one. It must be passed to a BP_RECV or to `drop`. Throws
+// core::Error.
 bp_message* probe(Group& group, int32_t peer, uint64_t tag, Deadline deadline, bp_result* result);
 void drop(Group& group, bp_message* message);
 
-// An extension of the backend that serves this memory, NULL if it has none.
+// The extension `id` of the backend that serves this memory, NULL if it has none.
 const void* backend_extension(Group& group, uint32_t memory, const char* id);
 
-// Memory for operations on buffers of this kind: the backend's, or ordinary host memory if it has none to give.
+// Allocates memory of the backend that serves this kind, or ordinary host memory if it has none.
 std::unique_ptr<Memory> allocate(Group& group, uint64_t bytes, uint32_t memory, int32_t device);
-// The program's memory, registered for operations if the backend does so.
+// Registers the program's memory with the backend that serves this kind, if it can.
 std::unique_ptr<Memory> register_memory(Group& group, void* data, uint64_t bytes, uint32_t memory, int32_t device);
 
 }  // namespace backplane::core

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A group of the survivors. They agree in rounds through the store: each survivor announces itself; the lowest live
-// rank writes the list of survivors once every member has announced itself or is known to be lost. If it dies first,
-// the next rank is the lowest. If a rank of the list dies before the new group has started, its start fails on all of
-// them, and they begin another round.
+// Shrink: a new group of the surviving ranks, on which they agree in rounds through the store. Each survivor registers;
+// the lowest live rank writes the list of survivors once every member has registered or is known to be lost. If it dies
+// before that, the next rank is the lowest. If a rank of the list dies before the new group has started, the start
+// fails on all of them, and they begin another round.
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -35,7 +35,7 @@ std::vector<int32_t> parse_list(const std::string& text) {
   return ranks;
 }
 
-// Are the keys set within the pause?
+// Whether the keys are set within the pause.
 bool await_keys(Store& store, const std::vector<std::string>& keys, int64_t pause_ns, Deadline deadline) {
   try {
     store.wait(keys, std::min(deadline, Deadline::after(pause_ns)));
@@ -73,7 +73,7 @@ class FlagGuard {
   }
   FlagGuard(const FlagGuard&) = delete;
   FlagGuard& operator=(const FlagGuard&) = delete;
-  // False: it was set already.
+  // False if the flag was set before.
   bool is_owner() const { return is_owner_; }
 
  private:
@@ -86,14 +86,14 @@ class FlagGuard {
 std::shared_ptr<Group> Subgroups::shrink(int64_t timeout_ns) {
   const UseGuard use(parent_.state());
   const GroupConfig& config = parent_.config();
-  const std::shared_ptr<Liveness>& liveness = parent_.job().liveness;
+  const std::shared_ptr<FailureDetector>& detector = parent_.job().detector;
   if (!parent_.member() || parent_.state().destroyed()) parent_.state().refuse();
   const FlagGuard flag(shrinking_);
   if (!flag.is_owner()) fail(BP_INVALID, "group '{}' is already being shrunk by another thread", config.name);
   const Deadline deadline = Deadline::after(timeout_or(timeout_ns, config.timeout_ns));
   const Allowance allowance(deadline);
   for (;;) {
-    // The next call continues a round that ran out of time. A round with a list is over.
+    // A call continues the round of an earlier call that timed out. A round ends with its list.
     const uint64_t number = shrinks_.load();
     const auto round = make_prefix_store(config.store, fmt::format("shrink{}/", number));
     const std::vector<int32_t> ranks = survivors(*round, deadline, allowance);
@@ -103,23 +103,23 @@ std::shared_ptr<Group> Subgroups::shrink(int64_t timeout_ns) {
     } catch (const Error& e) {
       std::vector<int32_t> global_ranks;
       for (const int32_t rank : ranks) global_ranks.push_back(config.global_ranks[static_cast<size_t>(rank)]);
-      const auto loss = liveness ? liveness->loss_among(global_ranks) : std::nullopt;
+      const auto loss = detector ? detector->loss_among(global_ranks) : std::nullopt;
       if (!loss || loss->store || e.status() != BP_PEER_LOST || deadline.passed()) throw;
     }
   }
 }
 
-// Takes part in one round. Returns its list: ranks of this group in order, including this one.
+// Takes part in one round. Returns its list: ranks of this group, in order, including this one.
 std::vector<int32_t> Subgroups::survivors(Store& round, Deadline deadline, const Allowance& allowance) const {
   const GroupConfig& config = parent_.config();
-  const std::shared_ptr<Liveness>& liveness = parent_.job().liveness;
+  const std::shared_ptr<FailureDetector>& detector = parent_.job().detector;
   round.set(here_key(config.rank), "1", deadline);
   int64_t pause_ns = kMinShrinkPauseNs;
   for (;; pause_ns = std::min(2 * pause_ns, kMaxShrinkPauseNs)) {
     if (parent_.state().destroyed()) parent_.state().refuse();
     const bool last = deadline.passed();
     const Absences absences =
-        liveness ? liveness->absences(last ? Deadline::after(kStoreCallNs) : deadline) : Absences();
+        detector ? detector->absences(last ? Deadline::after(kStoreCallNs) : deadline) : Absences();
     std::vector<int32_t> living;
     for (int32_t rank = 0; rank < config.world_size; ++rank) {
       if (absences.count(config.global_ranks[static_cast<size_t>(rank)]) == 0) living.push_back(rank);
@@ -146,12 +146,10 @@ std::vector<int32_t> Subgroups::survivors(Store& round, Deadline deadline, const
 
 std::shared_ptr<Group> Subgroups::start_shrunk(const std::vector<int32_t>& ranks, uint64_t number, Deadline deadline) {
   const GroupConfig& parent = parent_.config();
-  GroupConfig config = child_config(ranks);
+  GroupConfig config = child_config(ranks, fmt::format("s{}", number));
   config.name = fmt::format("{}-shrunk{}", parent.name, number);
-  config.key = fmt::format("{}.s{}", parent.key, number);
   config.start_timeout_ns = std::max<int64_t>(deadline.left_ns(), deadline.infinite() ? BP_NO_TIMEOUT : 1);
   config.survives_parent = true;
-  config.store = make_prefix_store(parent.store, fmt::format("shrink{}/group/", number));
   auto group = Group::start(std::move(config), &parent_);
   release(group);
   if (parent_.state().destroyed()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Groups of the ranks that give the same color. Colors and keys go to all ranks by an all_gather in host memory or, in
-// groups without a backend for that, through the store.
+// Split: new groups of the ranks with the same color. Colors and keys are exchanged by an all_gather in host memory or,
+// in groups without a backend for that, through the store.
 #include <algorithm>
 #include <sstream>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kDiagnosisNs = INT64_C(2) * 1000000000;
 
-// The first rank that has not written to the store; -1: all have.
+// The first rank that has not written to the store, -1 if all have.
 int32_t first_absent(Store& store, int32_t world_size) {
   const Deadline deadline = Deadline::after(kDiagnosisNs);
   for (int32_t rank = 0; rank < world_size; ++rank) {
@@ -23,7 +23,8 @@ int32_t first_absent(Store& store, int32_t world_size) {
   return -1;
 }
 
-// Three store calls per rank; the last rank to come makes one more for each rank.
+// Returns the texts of all ranks. Four store calls per rank; the last rank makes one more for each rank. The last one
+// that has read the result removes the keys.
 std::string gather_texts(Store& store, int32_t rank, int32_t world_size, const std::string& mine, Deadline deadline) {
   store.set(std::to_string(rank), mine, deadline);
   if (store.add("said", 1, deadline) == world_size) {
@@ -31,7 +32,9 @@ std::string gather_texts(Store& store, int32_t rank, int32_t world_size, const s
     for (int32_t each = 0; each < world_size; ++each) all += store.get(std::to_string(each), deadline) + ' ';
     store.set("all", all, deadline);
   }
-  return store.get("all", deadline);
+  std::string all = store.get("all", deadline);
+  if (store.add("read", 1, deadline) == world_size && store.removes_prefixes()) store.remove_prefix("", deadline);
+  return all;
 }
 
 }  // namespace
@@ -48,7 +51,7 @@ std::vector<int64_t> Subgroups::gather_by_store(const std::vector<int64_t>& mine
     for (int64_t& each : all) numbers >> each;
     if (!numbers) fail(BP_INTERNAL, "split of group '{}': the store holds malformed numbers", config.name);
   } catch (const Error& e) {
-    parent_.state().throw_cause();  // the abort ended the wait
+    parent_.state().throw_cause();  // if an abort ended the wait
     const int32_t absent = e.status() == BP_TIMEOUT ? first_absent(*store, config.world_size) : -1;
     if (absent < 0) throw;
     fail(BP_TIMEOUT, "split of group '{}': rank {} did not come within {}; let all of its ranks call it", config.name,
@@ -74,8 +77,10 @@ bool Subgroups::can_gather_in_host_memory() const {
 }
 
 std::shared_ptr<Group> Subgroups::split(int64_t color, int64_t key) {
-  const OperationGuard guard(parent_.state());
+  const auto use = UseGuard::of_active(parent_.state());
   const GroupConfig& config = parent_.config();
+  const uint64_t number = made_.fetch_add(1);
+  agree(number, {true, "", "", {}}, Deadline::after(config.timeout_ns));
   const std::vector<int64_t> mine = {color, key};
   const std::vector<int64_t> all = can_gather_in_host_memory() ? gather_by_operation(mine) : gather_by_store(mine);
   const auto color_of = [&all](int32_t rank) { return all[2 * static_cast<size_t>(rank)]; };
@@ -85,9 +90,9 @@ std::shared_ptr<Group> Subgroups::split(int64_t color, int64_t key) {
     if (color >= 0 && color_of(rank) == color) ranks.push_back(rank);
   }
   std::stable_sort(ranks.begin(), ranks.end(), [&key_of](int32_t a, int32_t b) { return key_of(a) < key_of(b); });
-  if (!ranks.empty()) return new_group(ranks, "", BP_INHERIT_TIMEOUT);
+  if (!ranks.empty()) return make(number, {false, default_name(number), "", ranks}, BP_INHERIT_TIMEOUT, {});
   GroupConfig outside = config;
-  outside.name = fmt::format("{}.{}", config.name, made_.fetch_add(1));
+  outside.name = default_name(number);
   outside.rank = -1;
   outside.world_size = 0;
   outside.global_ranks.clear();

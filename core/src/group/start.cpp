@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a group starts: its members meet, compare their choices, start their agents, and agree on the outcome.
+// The start of a group: its members join, compare their configurations, start their agents, and agree on the outcome.
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "group/auto_choice.hpp"
 #include "group/group.hpp"
+#include "group/live_groups.hpp"
 #include "group/watchdog.hpp"
 #include "liveness/process_identity.hpp"
 #include "rendezvous/rendezvous.hpp"
@@ -12,7 +15,7 @@
 namespace backplane::core {
 namespace {
 
-// The choices in which all members must agree.
+// The part of the configuration that must be the same on all members.
 std::string choices_of(const GroupConfig& config) {
   std::string text;
   for (const ChosenBackend& backend : config.backends) {
@@ -30,8 +33,14 @@ std::string choices_of(const GroupConfig& config) {
 
 constexpr const char* kStarted = "ok";
 
-// Tells all members the same about one step of the start: "" if it succeeded on all, else the sentence of the first
-// member on which it failed. Costs each member three store calls.
+// A failure that all members report alike.
+struct CommonFailure : Error {
+  using Error::Error;
+  explicit CommonFailure(const Error& error) : Error(error) {}
+};
+
+// The outcome of a step of the start, the same on all members: empty if the step succeeded on all, otherwise the
+// problem of the first member on which it failed. Costs each member three store calls.
 std::string outcome_of(Store& store, int32_t world_size, const std::string& step, const std::string& problem,
                        Deadline deadline) {
   const std::string key = step + "/verdict";
@@ -41,7 +50,7 @@ std::string outcome_of(Store& store, int32_t world_size, const std::string& step
   return outcome == kStarted ? "" : outcome;
 }
 
-// The first member to come writes its choices to the store, the others compare.
+// The first member writes its choices to the store. The others compare theirs.
 void compare_choices(Store& store, const GroupConfig& config, Deadline deadline) {
   const std::string mine = choices_of(config);
   const std::string first = store.compare_set("choice", "", fmt::format("{}\n{}", config.rank, mine), deadline);
@@ -52,16 +61,28 @@ void compare_choices(Store& store, const GroupConfig& config, Deadline deadline)
                           first.substr(0, line), first.substr(line + 1), config.rank, mine);
   }
   const std::string outcome = outcome_of(store, config.world_size, "choice", problem, deadline);
-  if (!outcome.empty()) throw Error(BP_INVALID, outcome);
+  if (!outcome.empty()) throw CommonFailure(BP_INVALID, outcome);
 }
 
-// How long a rank that could not start tries to tell the others why.
+// The outcome of a failed start: the status, the rank that failed, or -1, and the sentence.
+std::string encode_failure(const Error& failure) {
+  return fmt::format("{} {} {}", failure.status(), failure.peer_rank(), failure.what());
+}
+
+CommonFailure decode_failure(const std::string& outcome) {
+  const size_t rank = outcome.find(' ') + 1;
+  const size_t text = outcome.find(' ', rank) + 1;
+  return CommonFailure(static_cast<int32_t>(std::atoi(outcome.c_str())), outcome.substr(text),
+                       static_cast<int32_t>(std::atoi(outcome.c_str() + rank)));
+}
+
+// The time limit for reporting a failed start to the other ranks.
 constexpr int64_t kPublishNs = INT64_C(2) * 1000000000;
 
 int64_t start_timeout(const GroupConfig& config) { return timeout_or(config.start_timeout_ns, config.timeout_ns); }
 
-// The choice that waits until all members have joined, so that a rank on which it fails can tell them.
-void choose_late(GroupConfig* config, Store& store, Deadline deadline) {
+// Runs config->choose. Called after all members have joined, so that a failure can be reported to them.
+void choose_backends(GroupConfig* config, Store& store, Deadline deadline) {
   const auto choose = std::exchange(config->choose, nullptr);
   if (!choose) return;
   try {
@@ -69,8 +90,63 @@ void choose_late(GroupConfig* config, Store& store, Deadline deadline) {
   } catch (const Error& e) {
     outcome_of(store, config->world_size, "choice",
                fmt::format("group '{}' cannot start on rank {}: {}", config->name, config->rank, e.what()), deadline);
-    throw;
+    throw CommonFailure(e);
   }
+}
+
+Error start_failure(Group& group, const std::exception& e) {
+  if (const auto cause = group.state().cause()) return *cause;
+  if (const auto* error = dynamic_cast<const Error*>(&e)) return group.failures().explained(*error);
+  const bool memory = dynamic_cast<const std::bad_alloc*>(&e) != nullptr;
+  return Error(memory ? BP_RESOURCE : BP_INTERNAL, memory ? "out of memory" : e.what());
+}
+
+// Unless the outcome of the start is known already, makes the start fail on all ranks, including those whose backends
+// are still starting. Returns the outcome. Uses the store that an abort of this group does not interrupt.
+std::string publish_failure(const Group& group, const Error& cause, bool is_common) {
+  const GroupConfig& config = group.config();
+  const JobResources& job = group.job();
+  const bool is_loss = job.detector && job.detector->is_known_loss(cause, config.global_ranks);
+  // The others get this rank's status: where a backend is missing on all ranks, all of them may choose another one.
+  const Error common =
+      is_loss
+          ? cause
+          : Error(cause.status(), fmt::format("group '{}' cannot start: {}", config.name, cause.what()), config.rank);
+  const std::string failure = encode_failure(common);
+  try {
+    const std::string outcome = config.store->compare_set("start/verdict", "", failure, Deadline::after(kPublishNs));
+    if (outcome == failure && job.reporter && !is_loss && !is_common) {
+      job.reporter->tell(
+          {Query::Kind::kBroken, config.key, config.rank, 0, common.status(), common.peer_rank(), common.what()});
+    }
+    return outcome;
+  } catch (const Error&) {  // the store is lost, which the other ranks detect
+    return failure;
+  }
+}
+
+AgentConfig agent_config(Group& group, size_t backend, Deadline deadline, Group* parent) {
+  const GroupConfig& own = group.config();
+  AgentConfig config;
+  config.name = own.name;
+  config.rank = own.rank;
+  config.world_size = own.world_size;
+  config.device = own.device;
+  config.global_ranks = own.global_ranks;
+  config.store = make_prefix_store(group.store(), fmt::format("agent{}/", backend));
+  config.timeout_ns = deadline.left_ns();
+  config.on_failure = [watchdog = group.operations().watchdog()](const Error& why) { watchdog->fail(why); };
+  if (parent == nullptr || !parent->state().active()) return config;
+  const std::shared_ptr<Agent> base = parent->agents().find(*own.backends[backend].member);
+  if (!base) return config;
+  config.parent = &base->backend_agent();
+  config.parent_owner = base;
+  const std::vector<int32_t>& parents = parent->config().global_ranks;
+  for (const int32_t rank : own.global_ranks) {
+    const auto found = std::find(parents.begin(), parents.end(), rank);
+    config.parent_ranks.push_back(static_cast<int32_t>(found - parents.begin()));
+  }
+  return config;
 }
 
 }  // namespace
@@ -81,77 +157,60 @@ std::shared_ptr<Group> Group::start(GroupConfig config, Group* parent) {
   const std::shared_ptr<Group> group(new Group(std::move(config), std::move(job)));
   if (!group->member()) return group;
   const GroupConfig& own = group->config_;
-  if (!group->job_.liveness && own.world_size > 1) {
-    group->job_.liveness = Liveness::enroll(*own.store, own.rank, Deadline::after(start_timeout(own)));
+  GroupTrace::check_directory();
+  if (!group->job_.detector && own.world_size > 1) {
+    group->job_.detector = FailureDetector::enroll(*own.store, own.rank, Deadline::after(start_timeout(own)));
   }
   group->store_ = own.store->view();
+  add_live_group(group);
   if (parent != nullptr) parent->subgroups().adopt(group, own.survives_parent);
   try {
     group->start_agents(parent);
   } catch (...) {
-    // Here, because the last owner may be the store's thread, which is reporting a loss to the group.
+    // Not left to the destructor, which may run on the thread that reports losses to the group.
     group->destroy();
     throw;
   }
   return group;
 }
 
-void Group::start_agents(const Group* parent) {
+void Group::start_agents(Group* parent) {
   const UseGuard use(state_);  // destroy waits for this thread
   const Deadline deadline = Deadline::after(start_timeout(config_));
-  if (job_.liveness) job_.liveness->add(this);
+  if (job_.detector) job_.detector->add(this);
   bool joined = false;
   bool ready = false;
   try {
+    add_to_reporter();  // before join, so that this rank gets the failures that other ranks report after it
     join(*store_, config_.rank, config_.world_size, process_identity(), deadline);
     joined = true;
-    choose_late(&config_, *store_, deadline);
+    take_keys();
+    choose_backends(&config_, *store_, deadline);
     compare_choices(*store_, config_, deadline);
-    // Once more where `auto` has chosen, since the options are known only then.
+    // Compare again if `auto` has chosen: the options are known only now.
     if (choose_auto(&config_, store_, deadline)) {
       compare_choices(*make_prefix_store(store_, "chosen/"), config_, deadline);
     }
-    for (const ChosenBackend& backend : config_.backends) start_agent(backend, deadline, parent);
-    add_to_reporter();
+    for (size_t i = 0; i < config_.backends.size(); ++i) {
+      agents_.start(config_.backends[i], agent_config(*this, i, deadline, parent));
+      state_.throw_cause();  // an abort during the start did not reach this agent
+      if (state_.destroyed()) state_.refuse();
+    }
     ready = true;
     // A rank on which a backend did not start would leave the others waiting for it.
     const std::string outcome = outcome_of(*store_, config_.world_size, "start", "", deadline);
-    if (!outcome.empty()) fail(BP_PEER_LOST, "group '{}' cannot start: {}", config_.name, outcome);
+    if (!outcome.empty()) throw decode_failure(outcome);
   } catch (const std::exception& e) {
-    const Error cause = start_failure(e);
-    // A rank that did not join has no say. If the outcome says that all have started, this rank has as well, and the
-    // failure counts as one after the start.
-    const bool all_started = joined && publish_failure(cause.what()) == kStarted;
-    if (!all_started || !ready) throw Error(cause);
+    const Error cause = start_failure(*this, e);
+    const bool is_common = dynamic_cast<const CommonFailure*>(&e) != nullptr;
+    // A rank that did not join publishes nothing. If all ranks, including this one, have already reported a successful
+    // start, the failure counts as one after the start.
+    const std::string outcome = joined ? publish_failure(*this, cause, is_common) : "";
+    // A peer that seems lost may have ended its start because a third rank failed.
+    if (cause.status() == BP_PEER_LOST && !outcome.empty() && outcome != kStarted) throw decode_failure(outcome);
+    if (outcome != kStarted || !ready) throw Error(cause);
   }
   state_.mark_started();
-}
-
-void Group::start_agent(const ChosenBackend& backend, Deadline deadline, const Group* parent) {
-  std::shared_ptr<Agent> base;
-  if (parent != nullptr && parent->state_.active()) base = parent->agents_.find(*backend.member);
-  const std::vector<int32_t> none;
-  agents_.start(backend, store_, deadline, std::move(base), parent == nullptr ? none : parent->config_.global_ranks,
-                [watchdog = operations_.watchdog()](const Error& why) { watchdog->fail(why); });
-  state_.throw_cause();  // an abort meanwhile did not see this agent
-  if (state_.destroyed()) state_.refuse();
-}
-
-Error Group::start_failure(const std::exception& e) const {
-  if (const auto cause = state_.cause()) return *cause;
-  if (const auto* error = dynamic_cast<const Error*>(&e)) return failures_.explained(*error);
-  const bool memory = dynamic_cast<const std::bad_alloc*>(&e) != nullptr;
-  return Error(memory ? BP_RESOURCE : BP_INTERNAL, memory ? "out of memory" : e.what());
-}
-
-// Makes the start fail on all ranks unless its outcome is known already. Returns the outcome. Uses the store that no
-// abort of this group interrupts.
-std::string Group::publish_failure(const std::string& problem) const {
-  try {
-    return config_.store->compare_set("start/verdict", "", problem, Deadline::after(kPublishNs));
-  } catch (const Error&) {  // the others notice themselves that the store is lost
-    return problem;
-  }
 }
 
 }  // namespace backplane::core

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "group/state.hpp"
 
+#include <thread>
+
 namespace backplane::core {
 
 void GroupState::refuse() const {
@@ -27,10 +29,19 @@ std::optional<Error> GroupState::await_cause(int64_t timeout_ns) const {
   return cause_;
 }
 
+bool GroupState::await_unused(const Deadline& deadline) const {
+  constexpr std::chrono::milliseconds kPoll{1};  // an active group does not notify
+  while (in_use()) {
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return true;
+}
+
 void GroupState::abort(const Error& cause) {
-  const UseGuard use(*this);  // destroy waits, so that the agents and `job_` stay
+  const UseGuard use(*this);  // keeps the agents and `job_`
   if (!active()) return;
-  const bool is_loss = job_.liveness && is_known_loss(cause, *job_.liveness, config_.global_ranks);
+  const bool is_loss = job_.detector && job_.detector->is_known_loss(cause, config_.global_ranks);
   {
     const std::lock_guard lock(mutex_);
     if (cause_ || !active()) return;

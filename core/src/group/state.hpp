@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a group is usable, why it is not, and which threads use its agents.
+// The state of a group: active, broken (with the cause) or destroyed; and how many threads use its agents.
 #pragma once
 
 #include <atomic>
@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 
+#include "deadline.hpp"
 #include "error.hpp"
 #include "group/config.hpp"
 
@@ -17,7 +18,7 @@ namespace backplane::core {
 
 class GroupState {
  public:
-  // `on_broken` is called once, by abort, on its thread and without a lock.
+  // `on_broken` is called once, on the thread that calls abort, without a lock.
   GroupState(const GroupConfig& config, const JobResources& job, std::function<void(const Error&)> on_broken)
       : config_(config), job_(job), on_broken_(std::move(on_broken)) {}
   GroupState(const GroupState&) = delete;
@@ -26,28 +27,30 @@ class GroupState {
   bool active() const { return phase_.load() == Phase::kActive; }
   bool destroyed() const { return phase_.load() == Phase::kDestroyed; }
   bool started() const { return started_.load(); }
-  // Throws why the group cannot be used, if it cannot.
+  // Throws unless the group is active and this rank is a member.
   void check_active() const {
     if (!active() || config_.rank < 0) refuse();
   }
-  // Throws why the group is not active.
+  // Throws the reason why the group is not active.
   [[noreturn]] void refuse() const;
-  // Why the group broke, if it did.
+  // The cause of the first abort.
   std::optional<Error> cause() const;
+  // Throws it, if there is one.
   void throw_cause() const;
-  // Waits until the group is broken, at most for `timeout_ns`. Returns the cause.
+  // Waits until the group is broken, for at most `timeout_ns`. Returns the cause.
   std::optional<Error> await_cause(int64_t timeout_ns) const;
 
   void mark_started() { started_ = true; }
-  // Breaks the group if it is active: everything pending and everything later fails with `cause`. Any thread; returns
-  // at once.
+  // Breaks the group if it is active: all pending and later operations fail with `cause`. Any thread. Does not block.
   void abort(const Error& cause);
-  // False if it was destroyed before.
+  // False if the group was destroyed before.
   bool mark_destroyed() { return phase_.exchange(Phase::kDestroyed) != Phase::kDestroyed; }
   bool in_use() const { return users_.load() > 0; }
   void await_unused() const {
     for (uint32_t users = users_.load(); users != 0; users = users_.load()) users_.wait(users);
   }
+  // False if it is still in use at the deadline.
+  bool await_unused(const Deadline& deadline) const;
 
  private:
   friend class UseGuard;
@@ -62,13 +65,16 @@ class GroupState {
   mutable std::mutex mutex_;  // guards the cause; never held while a plugin is called
   mutable std::condition_variable broken_;
   std::optional<Error> cause_;
-  bool is_loss_ = false;  // the cause is the loss of a member
+  bool is_loss_ = false;  // the cause is a lost member
 };
 
-// Held while a thread uses the agents of a group: destroy waits for it.
+// Held while a thread uses the agents of a group. Destroy waits for its release.
 class UseGuard {
  public:
+  // In any state.
   explicit UseGuard(GroupState& state) : state_(state) { state_.users_.fetch_add(1); }
+  // Throws unless the group is active.
+  static UseGuard of_active(GroupState& state) { return UseGuard(state, true); }
   ~UseGuard() {
     state_.users_.fetch_sub(1);
     if (!state_.active()) state_.users_.notify_all();
@@ -77,16 +83,10 @@ class UseGuard {
   UseGuard& operator=(const UseGuard&) = delete;
 
  private:
+  // Delegates, so that the destructor runs if the check throws.
+  UseGuard(GroupState& state, bool) : UseGuard(state) { state.check_active(); }
+
   GroupState& state_;
-};
-
-// The same, in a group that is active. Throws why it is not.
-class OperationGuard {
- public:
-  explicit OperationGuard(GroupState& state) : use_(state) { state.check_active(); }
-
- private:
-  const UseGuard use_;
 };
 
 }  // namespace backplane::core

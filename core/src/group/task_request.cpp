@@ -3,27 +3,26 @@
 
 #include <algorithm>
 
-#include "group/config.hpp"
-#include "group/operations.hpp"
+#include "group/group.hpp"
 
 namespace backplane::core {
 
-TaskRequest::TaskRequest(std::shared_ptr<Operations> operations, Operation operation, std::function<void()> unpack)
-    : Request(std::move(operations), std::move(operation), std::move(unpack)),
-      owned_(operation_.op, operations_->config().world_size) {
+TaskRequest::TaskRequest(std::shared_ptr<Group> group, Operation operation, std::function<void()> unpack)
+    : Request(std::move(group), std::move(operation), std::move(unpack)),
+      owned_(operation_.op, group_->config().world_size) {
   operation_.op = owned_.get();
 }
 
 void TaskRequest::perform() {
   std::optional<Error> error;
   try {
-    operation_.op.timeout_ns = deadline_.left_ns();  // the time in the queue counts
-    operations_->perform_task(operation_);
+    operation_.op.timeout_ns = deadline_.left_ns();  // includes the time in the queue
+    group_->operations().perform_task(operation_);
     unpack(false);
   } catch (const Error& e) {
-    error = operations_->failures().handle(e, operation_, true);
+    error = group_->failures().handle(e, operation_, true);
   } catch (const std::exception& e) {
-    error = operations_->failures().handle(Error(BP_RESOURCE, e.what()), operation_, true);
+    error = group_->failures().handle(Error(BP_RESOURCE, e.what()), operation_, true);
   }
   if (error) unpack(true);
   const int32_t status = error ? error->status() : BP_OK;
@@ -33,7 +32,7 @@ void TaskRequest::perform() {
     done_ = true;
   }
   done_changed_.notify_all();
-  operations_->finish(*this, status);
+  group_->operations().finish(*this, status);
 }
 
 void TaskRequest::advance(Deadline deadline) {
@@ -45,14 +44,14 @@ void TaskRequest::advance(Deadline deadline) {
   if (done_changed_.wait_until(lock, first.at(), done) || !overdue.passed()) return;
   lock.unlock();
   const Error late(BP_TIMEOUT, "timed out behind an earlier collective");
-  operations_->state().abort(operations_->failures().labelled(late, operation_));
+  group_->abort(group_->failures().labelled(late, operation_));
   lock.lock();
   if (deadline.infinite()) return done_changed_.wait(lock, done);
   done_changed_.wait_until(lock, deadline.at(), done);
 }
 
 void TaskRequest::cancel() {
-  if (!settled()) operations_->state().abort(Error(BP_CANCELLED, "a collective was cancelled by this rank"));
+  if (!settled()) group_->abort(Error(BP_CANCELLED, "a collective was cancelled by this rank"));
 }
 
 }  // namespace backplane::core

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Time stamps for the flight recorder. Reading the processor's counter takes a third of the time that the system's
-// clock takes, which is most of what recording an operation costs. Counters are used where they run at one rate
-// whatever the processor does (x86-64's invariant TSC), else the system's clock.
+// Time stamps for the flight recorder. Uses the processor's counter where its rate is constant (the invariant TSC of
+// x86-64), otherwise the system's clock. Reading the clock is most of the cost of recording an operation; the counter
+// takes a third of it.
 #pragma once
 
 #include <time.h>
@@ -53,7 +53,7 @@ class TickClock {
     return best;
   }
 
-  // When a stamp was taken, on the line through the readings of this clock's start and of `later`.
+  // Converts a time stamp, by linear interpolation between the start of this clock and `later`.
   int64_t monotonic_ns(int64_t ticks, const Reading& later) const {
     if (!counts_) return ticks;
     const int64_t span = later.ticks - start_.ticks;

@@ -11,18 +11,17 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "environment.hpp"
 #include "group/operation.hpp"
 #include "liveness/process_identity.hpp"
 #include "log.hpp"
 #include "reduce/combine.hpp"
+#include "text.hpp"
 
 namespace backplane::core {
 namespace {
 
-const char* trace_directory() {
-  const char* directory = std::getenv("BACKPLANE_TRACE_DIR");
-  return directory == nullptr || *directory == '\0' ? nullptr : directory;
-}
+std::optional<std::string> trace_directory() { return trusted_variable("BACKPLANE_TRACE_DIR"); }
 
 nlohmann::ordered_json json_of(const Recorder::Entry& entry) {
   nlohmann::ordered_json item = {{"number", entry.number}, {"op", op_name(entry.kind)}, {"seq", entry.seq}};
@@ -45,6 +44,19 @@ nlohmann::ordered_json json_of(const Recorder::Entry& entry) {
 }
 
 }  // namespace
+
+void GroupTrace::check_directory() {
+  const auto directory = trace_directory();
+  if (!directory) return;
+  struct stat status = {};
+  const bool is_there = stat(directory->c_str(), &status) == 0;
+  const bool is_directory = is_there && S_ISDIR(status.st_mode);
+  if (is_directory && access(directory->c_str(), W_OK | X_OK) == 0) return;
+  warn_once(fmt::format(
+      "BACKPLANE_TRACE_DIR is {}, where this process cannot write traces ({}); create the directory, or "
+      "correct the variable",
+      core::quoted(*directory), is_there && !is_directory ? "it is not a directory" : std::strerror(errno)));
+}
 
 void GroupTrace::set_calls(std::function<std::string()> calls) {
   const std::lock_guard lock(mutex_);
@@ -78,11 +90,12 @@ std::string GroupTrace::json() const {
 }
 
 void GroupTrace::write_file(const std::string& why) const {
-  const char* directory = trace_directory();
-  if (directory == nullptr) return;
-  const std::string path = fmt::format("{}/{}.rank{}.json", directory, config_.key, config_.rank);
+  const auto directory = trace_directory();
+  if (!directory) return;
+  const std::string path = fmt::format("{}/{}.rank{}.json", *directory, config_.key, config_.rank);
   const std::string draft = fmt::format("{}.{}", path, getpid());
-  std::FILE* file = std::fopen(draft.c_str(), "we");
+  std::remove(draft.c_str());                          // of an earlier process with this number
+  std::FILE* file = std::fopen(draft.c_str(), "wxe");  // does not follow a link
   const std::string text = json();
   const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   const bool closed = file != nullptr && std::fclose(file) == 0;
@@ -93,9 +106,9 @@ void GroupTrace::write_file(const std::string& why) const {
 }
 
 void GroupTrace::write_if_requested() {
-  const char* directory = trace_directory();
+  const auto directory = trace_directory();
   struct stat status = {};
-  if (directory == nullptr || stat(fmt::format("{}/request", directory).c_str(), &status) != 0) return;
+  if (!directory || stat(fmt::format("{}/request", *directory).c_str(), &status) != 0) return;
   const int64_t requested = status.st_mtim.tv_sec * INT64_C(1000000000) + status.st_mtim.tv_nsec;
   if (requested == std::exchange(request_time_ns_, requested)) return;
   write_file("requested");

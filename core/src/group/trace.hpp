@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A group's flight recorder as JSON, and its files in BACKPLANE_TRACE_DIR.
+// The flight recorder of a group as JSON, and as files in BACKPLANE_TRACE_DIR.
 #pragma once
 
 #include <functional>
@@ -14,24 +14,26 @@ namespace backplane::core {
 
 class GroupTrace {
  public:
-  GroupTrace(const GroupConfig& config, const GroupState& state) : config_(config), state_(state) {}
+  GroupTrace(const GroupConfig& config, const GroupState& state, const Recorder& recorder)
+      : config_(config), state_(state), recorder_(recorder) {}
   GroupTrace(const GroupTrace&) = delete;
   GroupTrace& operator=(const GroupTrace&) = delete;
 
-  Recorder& recorder() { return recorder_; }
+  // Warns if BACKPLANE_TRACE_DIR is set to a directory in which this process cannot write.
+  static void check_directory();
   // A JSON object. Any thread.
   std::string json() const;
-  // Adds the calls of an RPC worker: `calls` returns a JSON object, whose members the trace gets. Any thread.
+  // Adds the calls of an RPC worker: `calls` returns a JSON object whose members are added to the trace. Any thread.
   void set_calls(std::function<std::string()> calls);
-  // Writes the trace to BACKPLANE_TRACE_DIR, if it is set; `why` is for the log.
+  // Writes the trace to BACKPLANE_TRACE_DIR if it is set. `why` is for the log.
   void write_file(const std::string& why) const;
-  // Writes it if the file "request" in that directory was touched since the last call. Reporter's thread.
+  // Writes the trace if the file "request" in that directory was modified since the last call. Reporter's thread.
   void write_if_requested();
 
  private:
   const GroupConfig& config_;
   const GroupState& state_;
-  Recorder recorder_;
+  const Recorder& recorder_;
   int64_t request_time_ns_ = 0;  // of the last request; reporter's thread
   mutable std::mutex mutex_;     // guards calls_
   std::function<std::string()> calls_;

@@ -9,8 +9,8 @@
 namespace backplane::core {
 namespace {
 
-constexpr int64_t kShortestPauseNs = 20'000;
-constexpr int64_t kLongestPauseNs = 1'000'000;
+constexpr int64_t kMinPollPauseNs = 20'000;
+constexpr int64_t kMaxPollPauseNs = 1'000'000;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ void Watchdog::expect(Deadline deadline) {
   changed_.notify_all();
 }
 
-void Watchdog::prepare() {
+void Watchdog::ensure_thread() {
   const std::lock_guard lock(mutex_);
   if (!stopped_) start();
 }
@@ -38,14 +38,14 @@ void Watchdog::poll(const std::weak_ptr<Request>& request) {
   if (stopped_) return;
   start();
   polled_.push_back(request);
-  pause_ns_ = kShortestPauseNs;
+  pause_ns_ = kMinPollPauseNs;
   changed_.notify_all();
 }
 
-void Watchdog::wake(const std::weak_ptr<Request>& request) noexcept {
+void Watchdog::notify_ended(const std::weak_ptr<Request>& request) noexcept {
   const std::lock_guard lock(mutex_);
   if (stopped_) return;
-  ready_.push_back(request);
+  ended_.push_back(request);
   changed_.notify_all();
 }
 
@@ -74,7 +74,7 @@ void Watchdog::stop() {
 void Watchdog::run() {
   std::unique_lock lock(mutex_);
   while (!stopped_) {
-    const bool has_work = !ready_.empty() || failure_ || next_.passed();
+    const bool has_work = !ended_.empty() || failure_ || next_.passed();
     if (!has_work) {
       Deadline until = next_;
       if (!polled_.empty()) until = std::min(until, Deadline::after(pause_ns_));
@@ -85,39 +85,39 @@ void Watchdog::run() {
   }
 }
 
-// Runs without the lock. A callback on this thread may end the group meanwhile.
+// Releases the lock while it works. A callback on this thread may end the group meanwhile.
 void Watchdog::run_once(std::unique_lock<std::mutex>& lock) {
-  const std::vector<std::weak_ptr<Request>> ready = std::exchange(ready_, {});
+  const std::vector<std::weak_ptr<Request>> ended = std::exchange(ended_, {});
   std::vector<std::weak_ptr<Request>> polled = std::exchange(polled_, {});
   const bool is_due = next_.passed();
   if (is_due) next_ = Deadline::never();
   const std::optional<Error> failure = failure_;
   failure_.reset();
   lock.unlock();
-  const auto goes_on = [this] {
+  const auto is_running = [this] {
     const std::lock_guard again(mutex_);
     return !stopped_;
   };
   if (failure) failures_.report(*failure);
-  for (const auto& each : ready) {
-    if (const auto request = each.lock(); request && goes_on()) test(request);
+  for (const auto& each : ended) {
+    if (const auto request = each.lock(); request && is_running()) test(request);
   }
   const size_t before = polled.size();
-  std::erase_if(polled, [&goes_on](const std::weak_ptr<Request>& each) {
+  std::erase_if(polled, [&is_running](const std::weak_ptr<Request>& each) {
     const auto request = each.lock();
-    return !request || !goes_on() || test(request);
+    return !request || !is_running() || test(request);
   });
-  const Deadline next = is_due && goes_on() ? requests_.end_overdue() : Deadline::never();
+  const Deadline next = is_due && is_running() ? requests_.end_overdue() : Deadline::never();
   lock.lock();
   next_ = std::min(next_, next);
-  pause_ns_ = polled.size() < before ? kShortestPauseNs : std::min(pause_ns_ * 2, kLongestPauseNs);
+  pause_ns_ = polled.size() < before ? kMinPollPauseNs : std::min(pause_ns_ * 2, kMaxPollPauseNs);
   polled_.insert(polled_.end(), polled.begin(), polled.end());
 }
 
 bool Watchdog::test(const std::shared_ptr<Request>& request) {
   try {
     return request->test();
-  } catch (const Error&) {  // the request's holder gets it
+  } catch (const Error&) {  // the request keeps it
     return true;
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread per group that ends operations at their deadline, calls the callbacks of operations that have ended, and
-// handles failures that a backend reports, while no thread of the program waits. It is made when first needed.
+// A thread per group, started at its first use, that acts while no thread of the program waits: it ends operations at
+// their deadlines, calls the callbacks of operations that have ended, and handles failures that a backend reports.
 #pragma once
 
 #include <condition_variable>
@@ -20,25 +20,25 @@ namespace backplane::core {
 
 class Watchdog : public std::enable_shared_from_this<Watchdog> {
  public:
-  // Both must live until stop.
+  // Both must outlive the call of stop.
   Watchdog(RequestsInFlight& requests, Failures& failures) : requests_(requests), failures_(failures) {}
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // The functions below may be called on any thread. After stop they do nothing.
+  // These functions may be called on any thread. They do nothing after stop.
 
   // Ends overdue requests at this deadline.
   void expect(Deadline deadline);
-  // Throws BP_RESOURCE if there is no thread for `wake`.
-  void prepare();
-  // Tests this request until it has ended: its backend gives no notice.
+  // Starts the thread for later calls of notify_ended. Throws BP_RESOURCE.
+  void ensure_thread();
+  // Tests the request repeatedly until it has ended.
   void poll(const std::weak_ptr<Request>& request);
-  // Tests this request once: it has ended.
-  void wake(const std::weak_ptr<Request>& request) noexcept;
-  // A backend has reported that the group failed. Only the first report counts.
+  // Tests the request once. Its backend calls this when the operation has ended.
+  void notify_ended(const std::weak_ptr<Request>& request) noexcept;
+  // Handles a failure of the group that a backend reports. Only the first report counts.
   void fail(const Error& why);
 
-  // Ends the thread. Called before the group ends, possibly by a callback of the program on the thread itself.
+  // Ends the thread. Called before the group ends, possibly by a callback on this thread.
   void stop();
 
  private:
@@ -47,14 +47,14 @@ class Watchdog : public std::enable_shared_from_this<Watchdog> {
   void run_once(std::unique_lock<std::mutex>& lock);
   static bool test(const std::shared_ptr<Request>& request);
 
-  RequestsInFlight& requests_;  // not after stop, as the next
+  RequestsInFlight& requests_;  // not used after stop, like failures_
   Failures& failures_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopped_ = false;
-  Deadline next_ = Deadline::never();           // of the operations in flight, or earlier
-  std::vector<std::weak_ptr<Request>> ready_;   // ended
-  std::vector<std::weak_ptr<Request>> polled_;  // to be tested
+  Deadline next_ = Deadline::never();           // not after the first deadline of an operation in flight
+  std::vector<std::weak_ptr<Request>> ended_;   // to be tested once
+  std::vector<std::weak_ptr<Request>> polled_;  // to be tested until they have ended
   int64_t pause_ns_ = 0;                        // between two tests
   bool has_failed_ = false;
   std::optional<Error> failure_;  // reported, not yet handled

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "backplane/base/descriptor.hpp"
 #include "error.hpp"
 #include "liveness/exit_handler.hpp"
 #include "liveness/membership_table.hpp"
@@ -37,25 +38,21 @@ class LockFile {
  public:
   explicit LockFile(const std::string& path)
       : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0600)) {
-    if (fd_ < 0) fail_io("open");
+    if (!fd_) fail_io("open");
     struct stat info = {};
-    if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
-      ::close(fd_);
+    if (::fstat(fd_.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
       fail(BP_INVALID, "{} is not a regular file; give the store a file of its own", path_);
     }
   }
-  ~LockFile() { ::close(fd_); }  // which releases its locks
-  LockFile(const LockFile&) = delete;
-  LockFile& operator=(const LockFile&) = delete;
 
   void lock(int64_t byte) const {
     struct flock range = at(byte);
-    if (::fcntl(fd_, F_OFD_SETLK, &range) != 0) fail_io("lock");
+    if (::fcntl(fd_.get(), F_OFD_SETLK, &range) != 0) fail_io("lock");
   }
   // Whether another process or file description holds the lock of this byte.
   bool locked(int64_t byte) const {
     struct flock range = at(byte);
-    if (::fcntl(fd_, F_OFD_GETLK, &range) != 0) fail_io("query the locks of");
+    if (::fcntl(fd_.get(), F_OFD_GETLK, &range) != 0) fail_io("query the locks of");
     return range.l_type != F_UNLCK;
   }
 
@@ -75,7 +72,7 @@ class LockFile {
   }
 
   const std::string path_;
-  const int fd_;
+  const base::Descriptor fd_;  // holds the locks
 };
 
 // The record of one rank in the store: "17 host, pid 4" (its byte and its identity), "departed", or "lost" and the text
@@ -114,7 +111,7 @@ class FileMembership final : public Membership {
         scope_(enrolment.scope),
         rank_(enrolment.rank),
         on_loss_(std::move(on_loss)),
-        exit_handler_(ExitHandler::Order::kClient, [this](const Deadline&) { leave(); }) {
+        exit_handler_(ExitHandler::Order::kClients, [this](const Deadline&) { leave(); }) {
     if (rank_ >= 0) enter(enrolment.identity, deadline);
     thread_ = start_quiet_thread("bp-store-watch", [this] { run(); });
   }
@@ -146,7 +143,7 @@ class FileMembership final : public Membership {
   std::string losses_key() const { return scope_ + "bp/alive/losses"; }
   std::string ranks_key() const { return scope_ + "bp/alive/ranks"; }
 
-  // The lock comes first: an entry without a lock means that its rank is dead.
+  // The lock comes first: an entry without a lock means that its rank is lost.
   void enter(const std::string& identity, const Deadline& deadline) {
     const int64_t byte = store_->add(kNextByte, 1, deadline);
     locks_.lock(byte);
@@ -163,7 +160,7 @@ class FileMembership final : public Membership {
     try {
       store_->compare_set(key(rank_), own_entry_, kLeftEntry, Deadline::after(kStepNs));
     } catch (const std::exception&) {
-      // The file was removed or is locked for good: no rank can read the entry.
+      // The file was removed or stays locked: no rank can read the entry.
     }
   }
 

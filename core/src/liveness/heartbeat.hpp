@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Heartbeats: how the ranks of a job show that they are alive.
+// Heartbeats: their interval, the limit of silence, and the detection of suspensions.
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace backplane::core {
 
@@ -28,6 +30,22 @@ inline bool is_valid(const Heartbeat& heartbeat) {
 // BACKPLANE_HEARTBEAT_INTERVAL and BACKPLANE_HEARTBEAT_LIMIT ("500ms", "10s", "2m"; a number alone is seconds), or the
 // defaults. BP_INVALID names the variable, its value and the allowed range.
 Heartbeat environment_heartbeat();
+
+// Detects by late ticks that this process was suspended. Peers may then seem silent although they are not.
+class SuspensionDetector {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  void restart(Time now) { last_ = now; }
+  // Records a tick. True if it was late by more than an interval.
+  bool was_suspended(Time now, const Heartbeat& heartbeat) {
+    const auto since = now - std::exchange(last_, now);
+    return since > std::chrono::nanoseconds(heartbeat.tick_ns() + heartbeat.interval_ns);
+  }
+
+ private:
+  Time last_ = std::chrono::steady_clock::now();
+};
 
 // "no heartbeat for 10 s; ...": the reason for which a silent client or server is lost.
 std::string silence_text(const Heartbeat& heartbeat);

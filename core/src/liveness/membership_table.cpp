@@ -10,19 +10,25 @@ namespace backplane::core {
 namespace {
 
 constexpr size_t kMaxEntries = size_t{1} << 20;  // of all clients together
-constexpr size_t kMaxReasonSize = 400;           // leaves room for the rest of the notice
+constexpr size_t kMaxReportedEnds = 65536;
+constexpr size_t kMaxReasonSize = 400;  // leaves room for the rest of the notice
+
+void check_member(const std::string& scope, const std::string& identity) {
+  if (scope.size() > kMaxScopeSize) {
+    fail(BP_INVALID, "the scope has {} bytes; at most {} are allowed", scope.size(), kMaxScopeSize);
+  }
+  if (identity.size() > kMaxIdentitySize) {
+    fail(BP_INVALID, "the identity has {} bytes; at most {} are allowed", identity.size(), kMaxIdentitySize);
+  }
+  if (!printable(identity)) fail(BP_INVALID, "the identity is not printable text");
+}
 
 }  // namespace
 
 MembershipTable::MembershipTable(Notify notify) : notify_(std::move(notify)) {}
 
 bool MembershipTable::enroll(ClientId client, const std::string& scope, int32_t rank, const std::string& identity) {
-  if (scope.size() > kMaxScopeSize)
-    fail(BP_INVALID, "the scope has {} bytes; at most {} are allowed", scope.size(), kMaxScopeSize);
-  if (identity.size() > kMaxIdentitySize) {
-    fail(BP_INVALID, "the identity has {} bytes; at most {} are allowed", identity.size(), kMaxIdentitySize);
-  }
-  if (!printable(identity)) fail(BP_INVALID, "the identity is not printable text");
+  check_member(scope, identity);
   if (rank < -1) fail(BP_INVALID, "rank {} cannot be enrolled", rank);
   if (entries_ >= kMaxEntries) fail(BP_RESOURCE, "the store cannot enroll more than {} ranks", entries_);
   Scope& entered = scopes_[scope];
@@ -32,7 +38,7 @@ bool MembershipTable::enroll(ClientId client, const std::string& scope, int32_t 
   bool holds = false;
   if (rank >= 0) {
     const auto [member, fresh] = entered.members.try_emplace(rank, Member{client, identity});
-    // A rank that has left may come back. A lost rank stays lost.
+    // A rank that has left may enroll again. A lost rank stays lost.
     holds = fresh || member->second.absence == Absence::kLeft;
     if (holds) member->second = Member{client, identity};
   }
@@ -75,13 +81,30 @@ void MembershipTable::lose(ClientId client, std::string_view reason) {
   for (const std::string& name : found->second) {
     Scope& scope = scopes_.find(name)->second;
     for (auto& [rank, member] : scope.members) {
-      if (member.client != client || member.absence) continue;
-      member.absence = Absence::kLost;
-      const Loss& loss = scope.losses.emplace_back(
-          Loss{rank, false, loss_text(rank, member.identity, reason.substr(0, kMaxReasonSize))});
-      for (const auto& [each, times] : scope.listeners) notify_(each, name, loss);
+      if (member.client == client && !member.absence) lose(name, scope, rank, member, reason);
     }
   }
+}
+
+void MembershipTable::lose(const std::string& name, Scope& scope, int32_t rank, Member& member,
+                           std::string_view reason) {
+  member.absence = Absence::kLost;
+  const Loss& loss =
+      scope.losses.emplace_back(Loss{rank, false, loss_text(rank, member.identity, reason.substr(0, kMaxReasonSize))});
+  for (const auto& [each, times] : scope.listeners) notify_(each, name, loss);
+}
+
+void MembershipTable::report_end(const std::string& name, int32_t rank, const std::string& identity,
+                                 std::string_view reason) {
+  check_member(name, identity);
+  if (rank < 0) fail(BP_INVALID, "the end of rank {} cannot be reported", rank);
+  if (!printable(reason)) fail(BP_INVALID, "the reason is not printable text");
+  if (reported_ends_ >= kMaxReportedEnds) fail(BP_RESOURCE, "the store cannot note more than {} ends", reported_ends_);
+  Scope& scope = scopes_[name];
+  const auto [member, fresh] = scope.members.try_emplace(rank, Member{0, identity});
+  if (!fresh) return;
+  ++reported_ends_;
+  lose(name, scope, rank, member->second, reason);
 }
 
 void MembershipTable::forget(ClientId client) {
@@ -111,15 +134,20 @@ Absences MembershipTable::absences(std::string_view name) const {
   return absences;
 }
 
-bool MembershipTable::holds(ClientId client) const {
+const MembershipTable::Member* MembershipTable::held_by(ClientId client) const {
   const auto found = scopes_of_.find(client);
-  if (found == scopes_of_.end()) return false;
+  if (found == scopes_of_.end()) return nullptr;
   for (const std::string& name : found->second) {
     for (const auto& [rank, member] : scopes_.find(name)->second.members) {
-      if (member.client == client && !member.absence) return true;
+      if (member.client == client && !member.absence) return &member;
     }
   }
-  return false;
+  return nullptr;
+}
+
+std::string MembershipTable::identity(ClientId client) const {
+  const Member* const member = held_by(client);
+  return member == nullptr ? "" : member->identity;
 }
 
 std::string loss_text(int32_t rank, const std::string& identity, std::string_view reason) {

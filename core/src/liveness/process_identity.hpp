@@ -8,7 +8,9 @@ namespace backplane::core {
 // "host, pid 17" of this process.
 std::string process_identity();
 
-// Whether such an identity is of a process of this host that has ended.
-bool has_ended(const std::string& identity);
+// kUnknown: not a process of this host, or not visible to this process.
+enum class ProcessState { kUnknown, kRuns, kEnded };
+// The state of the process with such an identity.
+ProcessState process_state(const std::string& identity);
 
 }  // namespace backplane::core

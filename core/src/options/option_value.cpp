@@ -11,6 +11,7 @@
 #include "error.hpp"
 #include "options/names.hpp"
 #include "options/nearest.hpp"
+#include "text.hpp"
 
 namespace backplane::core {
 namespace {
@@ -19,16 +20,6 @@ using Unit = std::pair<std::string_view, double>;
 constexpr Unit kDurations[] = {{"", 1e9}, {"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"m", 6e10}, {"h", 3.6e12}};
 constexpr Unit kBytes[] = {{"", 1}, {"K", 1024.0}, {"M", 1048576.0}, {"G", 1073741824.0}};
 constexpr double kLargest = 9.2e18;  // fits into int64_t
-
-std::vector<std::string> split(std::string_view text, char separator) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.emplace_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
 
 std::optional<double> parse_real(std::string_view text, std::string_view& rest) {
   double value = 0;

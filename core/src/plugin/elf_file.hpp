@@ -12,9 +12,9 @@
 
 namespace backplane::core::plugin {
 
-// Throws core::Error with the reason why this is not a plugin for this core; the reason reads on after "rejected: ".
+// Throws core::Error with the reason why this is not a plugin for this core; the reason completes "rejected: ".
 // BP_UNSUPPORTED: made for another machine or ABI. BP_INVALID: not a plugin, or damaged. Allocates at most 1 MiB at a
-// time, whatever the bytes say.
+// time, for any input.
 Note read_note(const base::ByteSource& file);
 Note read_note(std::span<const std::byte> file);
 

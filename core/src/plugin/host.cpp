@@ -90,9 +90,12 @@ struct HostCalls {
                         why->peer_rank, why->native_code);
       const std::lock_guard lock(h.listener_mutex_);
       if (h.listener_) return h.listener_(error);
-      write_log(BP_LOG_WARN, fmt::format("{} reports a failure: {}", h.name_, error.what()));
+      static base::LogLimit limit;
+      core::log(limit, BP_LOG_WARN, "{} reports a failure: {}", h.name_, error.what());
     });
-    if (status != BP_OK) write_log(BP_LOG_ERROR, err.text);  // no thread or memory: the next operation fails
+    static base::LogLimit limit;
+    if (status != BP_OK)
+      core::log(limit, BP_LOG_ERROR, "{}", err.text);  // no thread or memory: the next operation fails
   }
 
   static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err) {
@@ -127,6 +130,7 @@ struct HostCalls {
   static const void* extension(void* ctx, const char* id) {
     if (std::string_view(id) == BP_EXT_REDUCE) return &kReduce;
     if (std::string_view(id) == BP_EXT_SECURITY) return host(ctx).secure_ ? &kSecure : &kInsecure;
+    if (std::string_view(id) == BP_EXT_NETWORK) return &host(ctx).network_;
     const auto offered = host(ctx).offered_.find(std::string_view(id));
     return offered == host(ctx).offered_.end() ? nullptr : offered->second;
   }
@@ -136,6 +140,8 @@ Host::Host(std::string name, std::shared_ptr<Store> store)
     : name_(std::move(name)),
       store_(std::move(store)),
       secure_(!secret_variable().empty()),
+      store_address_(store_ == nullptr ? "" : store_->local_address()),
+      network_{sizeof(bp_network_api), 0, store_address_.c_str()},
       table_{sizeof(bp_host),
              BP_ABI_MINOR,
              this,

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 
+#include "backplane/abi/ext/network.h"
 #include "backplane/abi/host.h"
 #include "error.hpp"
 #include "store/store.hpp"
@@ -46,6 +47,8 @@ class Host {
   const std::string name_;
   const std::shared_ptr<Store> store_;
   const bool secure_;
+  const std::string store_address_;
+  const bp_network_api network_;
   std::map<std::string, const void*, std::less<>> offered_;
   std::atomic<bool> aborting_ = false;
   std::mutex listener_mutex_;

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugin/library_use.hpp"
 
-#include <unistd.h>
-
-#include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "error.hpp"
+#include "liveness/exit_handler.hpp"
 #include "log.hpp"
+#include "process.hpp"
 
 namespace backplane::core {
 namespace {
 
 struct Library {
   int agents = 0;
+  bool is_begun = false;  // had an agent
   bool has_first_group = false;
   int32_t rank = -1;  // of the first group; -1: there was none
   int32_t world_size = 0;
@@ -23,17 +25,16 @@ struct Library {
 struct Libraries {
   std::mutex mutex;
   std::map<const bp_backend*, Library> by_backend;
-  pid_t process = 0;  // that registered the exit handler
+  std::optional<ExitHandler> exit_handler;  // once a backend needs it
 };
 
 Libraries& libraries() {
-  static auto* const instance = new Libraries;  // other threads may use it while the process ends
+  static constinit PerProcess<Libraries> instance;
   return *instance;
 }
 
 void finalize_all() {
   Libraries& all = libraries();
-  if (all.process != getpid()) return;  // a child of fork
   const std::lock_guard lock(all.mutex);
   for (const auto& [backend, library] : all.by_backend) {
     if (backend->finalize == nullptr) continue;
@@ -41,7 +42,7 @@ void finalize_all() {
       backend->finalize(backend);
     } else {
       log(BP_LOG_WARN,
-          "backend {} is not finalized: {} of its groups still exist; destroy them before the process ends",
+          "backend {} is not finalized: {} of its groups did not end; destroy them before the process ends",
           backend->id, library.agents);
     }
   }
@@ -76,15 +77,15 @@ void LibraryUse::begin(int32_t rank, int32_t world_size) {
   Libraries& all = libraries();
   const std::lock_guard lock(all.mutex);
   Library& library = all.by_backend[&backend_];
+  if (!std::exchange(library.is_begun, true)) ExitHandler::run_before_loaded_libraries();
   ++library.agents;
   begun_ = true;
   if (is_first_) {
     library.rank = rank;
     library.world_size = world_size;
   }
-  if (backend_.finalize == nullptr || all.process == getpid()) return;
-  all.process = getpid();
-  std::atexit(finalize_all);
+  if (backend_.finalize == nullptr || all.exit_handler) return;
+  all.exit_handler.emplace(ExitHandler::Order::kLibraries, [](const Deadline&) { finalize_all(); });
 }
 
 }  // namespace backplane::core

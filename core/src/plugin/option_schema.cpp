@@ -30,7 +30,7 @@ std::string option_problem(const bp_option& option) {
   if (!(option.min <= option.max)) return fmt::format("has the bounds {} and {}", option.min, option.max);
   if (option.default_value == nullptr || *option.default_value == '\0') return {};
   if ((option.flags & BP_OPTION_REQUIRED) != 0) return "is required and has a default";
-  // Users' values are read by the same parser.
+  // The same parser reads the values that users give.
   const std::string problem = read_option(option, option.default_value).problem;
   if (problem.empty()) return {};
   const bool secret = (option.flags & BP_OPTION_SECRET) != 0;

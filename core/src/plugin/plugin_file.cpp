@@ -7,23 +7,18 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "backplane/base/descriptor.hpp"
 #include "error.hpp"
 #include "plugin/elf_file.hpp"
 #include "plugin/reject.hpp"
+#include "plugin/trusted_path.hpp"
 
 namespace backplane::core::plugin {
 namespace {
 
 constexpr uint64_t kMaxFileSize = uint64_t{16} << 30;  // bytes; fat GPU libraries reach a few GiB
-
-[[noreturn]] void fail_errno(const std::string& what, int code) {
-  throw Error(BP_RESOURCE, fmt::format("{}: {}", what, std::generic_category().message(code)), -1, code);
-}
 
 class FileSource final : public base::ByteSource {
  public:
@@ -63,36 +58,6 @@ void check_regular(const struct stat& status) {
   }
 }
 
-// A user who can change or replace the file can run code in this process.
-void check_trust(const struct stat& status, const std::string& what) {
-  constexpr const char* kRemedy = "set BACKPLANE_ALLOW_UNSAFE_PLUGINS=1 to load it anyway";
-  if (status.st_uid != 0 && status.st_uid != ::geteuid()) {
-    fail(BP_UNSUPPORTED, "{} belongs to user {}, who is neither root nor the user of this process (uid {}); {}", what,
-         status.st_uid, ::geteuid(), kRemedy);
-  }
-  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    fail(BP_UNSUPPORTED, "{} is writable by {} (mode {:04o}); remove that permission, or {}", what,
-         (status.st_mode & S_IWOTH) != 0 ? "others" : "its group", status.st_mode & 07777U, kRemedy);
-  }
-}
-
-void check_directory_trust(const std::filesystem::path& directory) {
-  struct stat status {};
-  if (::stat(directory.c_str(), &status) != 0) fail_errno("its directory cannot be examined", errno);
-  check_trust(status, fmt::format("its directory {}", directory.string()));
-}
-
-void check_trust_around(const std::string& path, const struct stat& file) {
-  check_trust(file, "it");
-  check_directory_trust(std::filesystem::path(path).parent_path());
-  std::error_code error;
-  if (std::filesystem::is_symlink(path, error)) {
-    const auto target = std::filesystem::canonical(path, error);
-    if (error) fail_errno("its link cannot be followed", error.value());
-    check_directory_trust(target.parent_path());
-  }
-}
-
 FileId id_of(const struct stat& status) {
   return {status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size),
           int64_t{status.st_mtim.tv_sec} * 1000000000 + status.st_mtim.tv_nsec};
@@ -101,6 +66,7 @@ FileId id_of(const struct stat& status) {
 }  // namespace
 
 Note read_plugin_file(const std::string& path, bool allow_unsafe) {
+  if (!allow_unsafe) check_trusted_path(path);
   struct stat status {};
   // Before open, because opening a FIFO or a device has effects.
   if (::stat(path.c_str(), &status) != 0) fail_errno("it cannot be examined", errno);
@@ -111,7 +77,7 @@ Note read_plugin_file(const std::string& path, bool allow_unsafe) {
   check_regular(status);
   const FileSource file(std::move(fd), static_cast<uint64_t>(status.st_size));
   if (file.size() > kMaxFileSize) reject(kNoPlugin, "it is larger than {} bytes", kMaxFileSize);
-  if (!allow_unsafe) check_trust_around(path, status);
+  if (!allow_unsafe) check_trusted(status, "it");
   Note note = read_note(file);
   note.file = id_of(status);
   return note;

@@ -11,8 +11,9 @@
 namespace backplane::core::plugin {
 
 // Reads the note of the file at `path`. Refuses FIFOs, directories, devices and files that shrink meanwhile. Unless
-// `allow_unsafe`, also refuses a file if a user other than root and the effective user owns it or its directory or can
-// write to them. Throws core::Error with the reason, which does not contain the path.
+// `allow_unsafe`, also refuses a file that a user other than root and the effective user can change or exchange
+// (trusted_path.hpp). Reads the headers and the notes only. Throws core::Error with the reason, which does not contain
+// the path of the file.
 Note read_plugin_file(const std::string& path, bool allow_unsafe);
 
 // The file that is at `path` now. Nothing if it cannot be examined.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "backplane/abi/version.h"
@@ -29,6 +30,11 @@ inline constexpr Remedy kBadNote = {BP_INVALID, kBroken.text};
 template <typename... Args>
 [[noreturn]] void reject(const Remedy& remedy, fmt::format_string<Args...> format, Args&&... args) {
   throw Error(remedy.status, fmt::format("{}; {}", fmt::format(format, std::forward<Args>(args)...), remedy.text));
+}
+
+// A failure of a system call: "it cannot be opened: Permission denied".
+[[noreturn]] inline void fail_errno(const std::string& what, int code) {
+  throw Error(BP_RESOURCE, fmt::format("{}: {}", what, std::generic_category().message(code)), -1, code);
 }
 
 }  // namespace backplane::core::plugin

@@ -3,12 +3,13 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include <sys/auxv.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <system_error>
+
+#include "environment.hpp"
+#include "text.hpp"
 
 #ifndef BACKPLANE_INSTALL_LIBDIR
 #define BACKPLANE_INSTALL_LIBDIR "lib"
@@ -21,29 +22,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSubdirectory = "backplane/plugins";
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::string() : std::string(value);
-}
-
-// The non-empty parts of a list.
-std::vector<std::string> split(const std::string& list, char separator) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(separator, begin), list.size());
-    if (end > begin) parts.push_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 // A comma-separated list of ids. Ignores spaces and case.
-std::vector<std::string> ids(const char* variable) {
+std::vector<std::string> ids(const char* name) {
   std::vector<std::string> result;
-  for (std::string id : split(environment(variable), ',')) {
+  for (const std::string& part : split(variable(name).value_or(""), ',')) {
+    std::string id = lower(part);
     std::erase_if(id, [](char c) { return c == ' ' || c == '\t'; });
-    std::transform(id.begin(), id.end(), id.begin(),
-                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
     if (!id.empty()) result.push_back(id);
   }
   return result;
@@ -62,8 +46,8 @@ void add(SearchPath& to, const fs::path& directory, const char* origin) {
 
 void add_user_directory(SearchPath& to) {
   // The XDG Base Directory Specification says to ignore a relative XDG_DATA_HOME.
-  const fs::path data = environment("XDG_DATA_HOME");
-  const fs::path home = environment("HOME");
+  const fs::path data = variable("XDG_DATA_HOME").value_or("");
+  const fs::path home = variable("HOME").value_or("");
   if (data.is_absolute()) {
     add(to, data / kSubdirectory, "XDG_DATA_HOME");
   } else if (home.is_absolute()) {
@@ -99,17 +83,15 @@ std::string Policy::objection(std::string_view id) const {
   return {};
 }
 
-bool runs_secure() { return ::getauxval(AT_SECURE) != 0; }
-
 SearchPath search_path(bool secure) {
   SearchPath result;
   if (!secure) {
-    for (const auto& part : split(environment("BACKPLANE_PLUGIN_PATH"), ':')) {
-      add(result, part, "BACKPLANE_PLUGIN_PATH");
+    for (const auto& part : split(variable("BACKPLANE_PLUGIN_PATH").value_or(""), ':')) {
+      if (!part.empty()) add(result, part, "BACKPLANE_PLUGIN_PATH");
     }
     add_user_directory(result);
     result.policy = {ids("BACKPLANE_PLUGINS_ALLOW"), ids("BACKPLANE_PLUGINS_DENY"),
-                     environment("BACKPLANE_ALLOW_UNSAFE_PLUGINS") == "1"};
+                     variable_is_true("BACKPLANE_ALLOW_UNSAFE_PLUGINS")};
   }
   add_own_directory(result);
   const fs::path libdir = BACKPLANE_INSTALL_LIBDIR;

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "environment.hpp"
+
 namespace backplane::core::plugin {
 
 struct SearchDirectory {
@@ -28,9 +30,6 @@ struct SearchPath {
   std::vector<SearchDirectory> directories;  // in order of precedence, each once
   Policy policy;
 };
-
-// Whether this process runs with more rights than its caller (AT_SECURE).
-bool runs_secure();
 
 // Reads the environment on every call. `secure`: ignores it and uses only built-in directories.
 SearchPath search_path(bool secure = runs_secure());

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "reduce/avx2_float.hpp"
 #include "reduce/elements.hpp"
 #include "reduce/kernels.hpp"
-#include "reduce/wide_float.hpp"
 
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -16,7 +16,7 @@ namespace backplane::core {
 
 namespace {
 
-// Calls function.template operator()<Kernels<...>>() for the dtype; nothing if there is no such dtype.
+// Calls function.template operator()<Kernels<...>>() for the dtype, nothing for an unknown dtype.
 template <class Function>
 void with_kernels(uint32_t dtype, const Function& function) {
   switch (dtype) {
@@ -60,30 +60,30 @@ void with_kernels(uint32_t dtype, const Function& function) {
 }
 
 #ifdef __x86_64__
-// The same loops for processors with AVX2. `flatten` draws them in here, where they are compiled for it.
-[[gnu::target("avx2"), gnu::flatten]] void combine_wide(uint32_t dtype, uint32_t reduce_op, void* out, const void* left,
+// The same loops, compiled for AVX2. `flatten` inlines them here.
+[[gnu::target("avx2"), gnu::flatten]] void combine_avx2(uint32_t dtype, uint32_t reduce_op, void* out, const void* left,
                                                         const void* right, uint64_t count) {
   with_kernels(dtype, [=]<class K>() { K::combine(reduce_op, out, left, right, count); });
 }
-[[gnu::target("avx2"), gnu::flatten]] void divide_wide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
+[[gnu::target("avx2"), gnu::flatten]] void divide_avx2(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
   with_kernels(dtype, [=]<class K>() { K::divide(data, divisor, count); });
 }
-[[gnu::target("avx2"), gnu::flatten]] void reduce_wide(uint32_t dtype, uint32_t reduce_op, void* out,
+[[gnu::target("avx2"), gnu::flatten]] void reduce_avx2(uint32_t dtype, uint32_t reduce_op, void* out,
                                                        const Inputs& inputs, uint64_t divisor, uint64_t count) {
   with_kernels(dtype, [=, &inputs]<class K>() { K::reduce(reduce_op, out, inputs, divisor, count); });
 }
-[[gnu::target("avx2"), gnu::flatten]] void multiply_wide(uint32_t dtype, void* out, const void* in, const void* scalar,
+[[gnu::target("avx2"), gnu::flatten]] void multiply_avx2(uint32_t dtype, void* out, const void* in, const void* scalar,
                                                          uint64_t count) {
   with_kernels(dtype, [=]<class K>() { K::multiply(out, in, scalar, count); });
 }
 
-// Determined when the library is loaded, since a check in each call costs as much as adding one element. Earlier calls
-// get the same bits from combine_anywhere.
+// Determined when the library is loaded, because a check in each call costs as much as adding one element. Earlier
+// calls use the portable functions.
 const bool has_avx2 = [] {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx2") != 0;
 }();
-// The compilers' own question does not know F16C everywhere.
+// Not all compilers support __builtin_cpu_supports("f16c").
 const bool has_f16c = [] {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return has_avx2 && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
@@ -97,25 +97,26 @@ bool in_f32(uint32_t dtype, uint32_t reduce_op) {
   return is_small_float(dtype) && reduce_op != BP_MIN && reduce_op != BP_MAX;
 }
 
-constexpr uint64_t kPart = UINT64_C(4) << 10;  // bytes; stays in the cache; three lie on the caller's stack
+constexpr uint64_t kPart = UINT64_C(4) << 10;  // bytes; stays in the cache; three are on the stack
 
+// Combines pairs, part by part.
 void reduce_pairs(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor,
                   uint64_t count) {
   const uint64_t element = dtype_size(dtype);
-  alignas(64) unsigned char aside[kPart], first_scaled[kPart], scaled[kPart];
-  // In place, that input would be overwritten before its turn.
+  alignas(64) unsigned char temporary[kPart], first_scaled[kPart], scaled[kPart];
+  // An input after the first two that is also the output must not be overwritten before it is read.
   const void* const* const inputs_end = inputs.data + inputs.size;
   const bool in_place = inputs.size > 2 && std::find(inputs.data + 2, inputs_end, out) != inputs_end;
   for (uint64_t at = 0; at < count * element; at += kPart) {
     const uint64_t size = std::min(kPart, count * element - at);
-    const auto operand = [&inputs, dtype, at, part = size / element](uint64_t k, void* room) {
+    const auto operand = [&inputs, dtype, at, part = size / element](uint64_t k, void* buffer) {
       const void* const in = static_cast<const unsigned char*>(inputs.data[k]) + at;
       if (inputs.scalars == nullptr || inputs.scalars[k] == nullptr) return in;
-      multiply(dtype, room, in, inputs.scalars[k], part);
-      return static_cast<const void*>(room);
+      multiply(dtype, buffer, in, inputs.scalars[k], part);
+      return static_cast<const void*>(buffer);
     };
     void* const result = static_cast<unsigned char*>(out) + at;
-    void* const to = in_place ? aside : result;
+    void* const to = in_place ? temporary : result;
     const void* const first = operand(0, first_scaled);
     if (inputs.size == 1) std::memmove(to, first, size);
     for (uint64_t k = 1; k < inputs.size; ++k) {
@@ -128,52 +129,52 @@ void reduce_pairs(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs& i
 
 }  // namespace
 
-void combine_anywhere(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
+void combine_portable(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
                       uint64_t count) {
   with_kernels(dtype, [=]<class K>() { K::combine(reduce_op, out, left, right, count); });
 }
 
 void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count) {
 #ifdef __x86_64__
-  if (is_small_float(dtype) && has_f16c && wide::combine(dtype, reduce_op, out, left, right, count)) return;
-  if (has_avx2) return combine_wide(dtype, reduce_op, out, left, right, count);
+  if (is_small_float(dtype) && has_f16c && avx2::combine(dtype, reduce_op, out, left, right, count)) return;
+  if (has_avx2) return combine_avx2(dtype, reduce_op, out, left, right, count);
 #endif
-  combine_anywhere(dtype, reduce_op, out, left, right, count);
+  combine_portable(dtype, reduce_op, out, left, right, count);
 }
 
 void divide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count) {
 #ifdef __x86_64__
-  if (has_f16c && wide::divide(dtype, data, divisor, count)) return;
-  if (has_avx2) return divide_wide(dtype, data, divisor, count);
+  if (has_f16c && avx2::divide(dtype, data, divisor, count)) return;
+  if (has_avx2) return divide_avx2(dtype, data, divisor, count);
 #endif
   with_kernels(dtype, [=]<class K>() { K::divide(data, divisor, count); });
 }
 
 void multiply(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count) {
 #ifdef __x86_64__
-  if (has_f16c && wide::multiply(dtype, out, in, scalar, count)) return;
-  if (has_avx2) return multiply_wide(dtype, out, in, scalar, count);
+  if (has_f16c && avx2::multiply(dtype, out, in, scalar, count)) return;
+  if (has_avx2) return multiply_avx2(dtype, out, in, scalar, count);
 #endif
   with_kernels(dtype, [=]<class K>() { K::multiply(out, in, scalar, count); });
 }
 
-void reduce_anywhere(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor,
+void reduce_portable(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor,
                      uint64_t count) {
   if (!in_f32(dtype, reduce_op)) return reduce_pairs(dtype, reduce_op, out, inputs, divisor, count);
   with_kernels(dtype, [=, &inputs]<class K>() { K::reduce(reduce_op, out, inputs, divisor, count); });
 }
 
 void reduce(uint32_t dtype, uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor, uint64_t count) {
-  if (inputs.size == 2 && inputs.scalars == nullptr && reduce_op != BP_AVG) {  // is rounded once in any case
+  if (inputs.size == 2 && inputs.scalars == nullptr && reduce_op != BP_AVG) {  // combine also rounds once
     return combine(dtype, reduce_op, out, inputs.data[0], inputs.data[1], count);
   }
 #ifdef __x86_64__
   if (in_f32(dtype, reduce_op)) {
-    if (has_f16c && wide::reduce(dtype, reduce_op, out, inputs, divisor, count)) return;
-    if (has_avx2) return reduce_wide(dtype, reduce_op, out, inputs, divisor, count);
+    if (has_f16c && avx2::reduce(dtype, reduce_op, out, inputs, divisor, count)) return;
+    if (has_avx2) return reduce_avx2(dtype, reduce_op, out, inputs, divisor, count);
   }
 #endif
-  reduce_anywhere(dtype, reduce_op, out, inputs, divisor, count);
+  reduce_portable(dtype, reduce_op, out, inputs, divisor, count);
 }
 
 }  // namespace backplane::core

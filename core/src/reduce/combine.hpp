@@ -11,9 +11,9 @@
 
 namespace backplane::core {
 
-// Bytes of one element of a dtype, 0 if there is no such dtype.
+// Bytes of one element of a dtype, 0 for an unknown dtype.
 inline uint64_t dtype_size(uint32_t dtype) { return bp_dtype_size(dtype); }
-// "f32", "c128"; "unknown dtype" if there is none, and so on below.
+// Names, "unknown ..." for an unknown value. "f32", "c128".
 const char* dtype_name(uint32_t dtype);
 // "sum", "premul_sum".
 const char* reduce_op_name(uint32_t reduce_op);
@@ -34,28 +34,27 @@ inline constexpr uint32_t kReduceOpsOf[] = {
 static_assert(std::size(kReduceOpsOf) == BP_DTYPE_COUNT);
 }  // namespace detail
 
-// Do this dtype and reduce operation go together (types.h)?
+// Whether the reduce operation is defined for the dtype (types.h).
 inline bool reducible(uint32_t dtype, uint32_t reduce_op) {
   return dtype < BP_DTYPE_COUNT && reduce_op < BP_REDUCE_OP_COUNT &&
          (detail::kReduceOpsOf[dtype] & BP_BIT(reduce_op)) != 0;
 }
 
-// The pointers of the functions below need no alignment. `dtype` and `reduce_op` must be reducible.
+// Pointers need no alignment. `dtype` and `reduce_op` must be reducible. Functions use the vector extensions of the
+// processor; the *_portable functions use none, and give the same bits.
 
-// out[i] = left[i] op right[i]. `out` may be `left` or `right`, and otherwise overlaps neither. avg and premul_sum
-// combine like sum. f16, bf16 and fp8 are computed in f32 and rounded to nearest even (small_float.hpp says what
-// overflow becomes). The same operands give the same bits in either order: a NaN result is always the type's one quiet
-// NaN, and min and max take -0 to be less than +0.
-// Uses what the processor has.
+// out[i] = left[i] op right[i]. `out` may be `left` or `right`; otherwise it must not overlap them. avg and premul_sum
+// combine like sum. f16, bf16 and fp8 are computed in f32 and rounded to nearest even; small_float.hpp defines
+// overflow. Operands give the same bits in either order: a NaN result is always the quiet NaN of the type, and min and
+// max treat -0 as less than +0.
 void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count);
-// The same, with the same bits, for the least processor of the architecture.
-void combine_anywhere(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
+void combine_portable(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
                       uint64_t count);
 
-// avg: data[i] /= divisor (integers: rounded toward zero). The divisor is not 0.
+// avg: data[i] /= divisor (integers: rounded toward zero). The divisor must not be 0.
 void divide(uint32_t dtype, void* data, uint64_t divisor, uint64_t count);
 
-// premul_sum: out[i] = in[i] * *scalar (one element of dtype). `out` may be `in`, and otherwise does not overlap it.
+// premul_sum: out[i] = in[i] * *scalar (one element of dtype). `out` may be `in`; otherwise it must not overlap it.
 void multiply(uint32_t dtype, void* out, const void* in, const void* scalar, uint64_t count);
 
 }  // namespace backplane::core

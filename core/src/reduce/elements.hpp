@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of one element of each dtype. An element type has `Stored`, how it lies in memory, and functions on
-// Stored values: add, multiply, divide_by, and where types.h allows them minimum, maximum, bit_and, bit_or, bit_xor.
+// The arithmetic of one element of each dtype. An element type has `Stored`, its representation in memory, and
+// functions on Stored values: add, multiply, divide_by, and, as far as types.h allows, minimum, maximum, bit_and,
+// bit_or, bit_xor.
 //
-// All of them but divide_by give the same bits for either order of operands. A NaN result is always the one quiet NaN
-// of its type, sign clear. minimum and maximum take -0 to be less than +0.
+// Except divide_by, they give the same bits for either order of operands. A NaN result is always the quiet NaN of its
+// type, sign clear. minimum and maximum treat -0 as less than +0.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace backplane::core {
 template <class T>
 struct Integer {
   using Stored = T;
-  // Unsigned, so that overflow wraps, and no narrower than unsigned, so that nothing is promoted to int.
+  // Unsigned, so that overflow wraps, and not narrower than unsigned, so that it is not promoted to int.
   using Wide = std::conditional_t<sizeof(T) < sizeof(uint32_t), uint32_t, std::make_unsigned_t<T>>;
   static T add(T a, T b) { return static_cast<T>(static_cast<Wide>(a) + static_cast<Wide>(b)); }
   static T multiply(T a, T b) { return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b)); }
@@ -31,7 +32,7 @@ struct Integer {
   static T bit_xor(T a, T b) { return static_cast<T>(a ^ b); }
   static T divide_by(T a, uint64_t divisor) {
     if (divisor > static_cast<uint64_t>(std::numeric_limits<T>::max())) {
-      // Only the least value of a signed type is as large as such a divisor.
+      // Only the minimum of a signed type can have the magnitude of such a divisor.
       const bool is_minus_divisor = std::is_signed_v<T> && a < 0 && uint64_t{0} - static_cast<uint64_t>(a) == divisor;
       return is_minus_divisor ? static_cast<T>(-1) : T{0};
     }
@@ -53,7 +54,8 @@ struct Boolean {
   static uint8_t maximum(uint8_t a, uint8_t b) { return bit_or(a, b); }
 };
 
-// IEEE 754 numbers in order as integers: the bits of negative ones below their sign run the other way. Its own inverse.
+// Maps the bits of an IEEE 754 number to an integer of the same order, by inverting the bits below the sign of negative
+// numbers. Its own inverse.
 template <class Signed>
 Signed ordered(Signed bits) {
   return static_cast<Signed>(bits ^ ((bits >> (8 * sizeof(Signed) - 1)) & std::numeric_limits<Signed>::max()));
@@ -106,8 +108,8 @@ struct Complex {
   };
   using Part = Floating<F>;
   static Stored add(Stored a, Stored b) { return {Part::add(a.real, b.real), Part::add(a.imaginary, b.imaginary)}; }
-  // The plain formula, without C's Annex G recovery of infinities. Both sums commute if no product is fused into them:
-  // the file is compiled with -ffp-contract=off.
+  // The plain formula, without the recovery of infinities of C's Annex G. Both sums commute because no product is fused
+  // into them: the file is compiled with -ffp-contract=off.
   static Stored multiply(Stored a, Stored b) {
     return {Part::one_nan(a.real * b.real - a.imaginary * b.imaginary),
             Part::one_nan(a.real * b.imaginary + a.imaginary * b.real)};

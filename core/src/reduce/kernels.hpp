@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loops of combine, divide, multiply and reduce, one set for each element type; combine.cpp has the dispatch over
-// dtypes.
+// The loops of combine, divide, multiply and reduce for an element type. combine.cpp selects them by dtype.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 
 namespace backplane::core {
 
-// Memory may be aligned to a byte only: a message may stand anywhere in a transport's buffer.
+// Memory may be unaligned, since a message may be at any address in a transport's buffer.
 template <class T>
 T load(const void* from, uint64_t index) {
   T value;
@@ -25,7 +24,7 @@ void store(void* to, uint64_t index, T value) {
   std::memcpy(static_cast<unsigned char*>(to) + index * sizeof(T), &value, sizeof(T));
 }
 
-// Two loops, because the compiler vectorises a loop only for pointers that it may take to be apart.
+// Two loops, because the compiler vectorises a loop only for pointers that it can assume not to overlap.
 template <class T, T (*kOperation)(T, T)>
 void apply(void* out, const void* left, const void* right, uint64_t count) {
   if (out == left || out == right) {
@@ -67,7 +66,7 @@ struct Kernels {
       for (uint64_t i = 0; i < count; ++i) store(data, i, Element::divide_by(load<Stored>(data, i), divisor));
   }
 
-  // In f32, the elements that have the type InF32.
+  // Computes in f32. For elements with the type InF32 only.
   static void reduce(uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor, uint64_t count) {
     if constexpr (requires { typename Element::InF32; }) {
       for (uint64_t begin = 0; begin < count; begin += kPart) {
@@ -86,7 +85,7 @@ struct Kernels {
   }
 
  private:
-  static constexpr uint64_t kPart = 512;  // elements; in f32 they stay in the first cache
+  static constexpr uint64_t kPart = 512;  // elements; in f32 they fit the L1 cache
 
   template <class Format>
   static void reduce_part(uint32_t reduce_op, void* out, const Inputs& inputs, uint64_t divisor, uint64_t begin,

@@ -6,19 +6,19 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
 #include <sstream>
 
+#include "backplane/base/host.hpp"
 #include "error.hpp"
 #include "security/secret.hpp"
 
 namespace backplane::core {
 namespace {
 
-// The order in which `auto` tries backends. Others follow by name. A policy, not a dependency: none of them need exist.
+// The order in which `auto` tries backends. Others follow by name. A policy, not a dependency: any may be missing.
 constexpr const char* kPreference[] = {"shm", "gloo", "zmq"};
-// Those that need all ranks in one memory_domain().
+// Backends that need all ranks in one memory_domain().
 constexpr const char* kOfOneDomain[] = {"shm"};
 
 constexpr const char* kChoiceKey = "choice";
@@ -87,7 +87,7 @@ std::vector<std::string> able_to_share(const std::vector<Candidate>& mine, const
   return able;
 }
 
-// Backends for devices need a device of its own for each rank.
+// The objection of this rank to a candidate, "" if there is none. Two ranks must not share a device.
 std::string device_objection(Store& store, const Candidate& mine, const std::string& domain, Deadline deadline) {
   if (!mine.objection.empty() || mine.device.empty()) return mine.objection;
   if (store.add(fmt::format("on/{}/{}/{}", mine.id, domain, mine.device), 1, deadline) == 1) return "";
@@ -100,7 +100,7 @@ std::string remark_on(const std::vector<Candidate>& mine, const std::string& id)
   return found == mine.end() || found->remark.empty() ? "" : fmt::format(" ({})", found->remark);
 }
 
-// Made by the last rank. An empty id: no backend, for this reason.
+// The choice, made by the last rank. An empty id: there is no backend, for the reason in `reason`.
 Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mine, const std::string& domain,
               Deadline deadline) {
   std::string rejected;
@@ -127,18 +127,18 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
   const char* const why = needs_one_domain(id) ? "ranks on one host" : "ranks, all of which can use it";
   std::string reason = fmt::format("{}: {} {}", id, world_size, why);
   if (!evidence.empty()) reason += fmt::format("; {}", evidence);
-  const std::vector<Exemption> exemptions = table.exemptions(id, able_to_share(mine, id, usable), world_size);
-  if (!exemptions.empty()) reason += fmt::format("; {}", describe(exemptions));
+  const std::vector<BackendOverride> overrides = table.overrides(id, able_to_share(mine, id, usable), world_size);
+  if (!overrides.empty()) reason += fmt::format("; {}", describe(overrides));
   if (!for_devices.empty()) {
     reason += fmt::format("; {} for device memory{}", for_devices, remark_on(mine, for_devices));
   }
-  return {id, reason + rejected, exemptions, for_devices};
+  return {id, reason + rejected, overrides, for_devices};
 }
 
-// In the store: both backends, the number of exemptions, the exemptions, then the reason.
+// The text in the store: both backends, the number of overrides, the overrides, then the reason.
 std::string encode(const Choice& choice) {
-  std::string text = fmt::format("{}\n{}\n{}\n", choice.id, choice.for_devices, choice.exemptions.size());
-  for (const Exemption& each : choice.exemptions) {
+  std::string text = fmt::format("{}\n{}\n{}\n", choice.id, choice.for_devices, choice.overrides.size());
+  for (const BackendOverride& each : choice.overrides) {
     text += fmt::format("{} {} {} {}\n", each.operation, each.from, each.end, each.id);
   }
   return text + choice.reason;
@@ -152,9 +152,9 @@ Choice decode(const std::string& text) {
   size_t count = 0;
   in >> count;
   for (size_t i = 0; i < count && in; ++i) {
-    Exemption each;
+    BackendOverride each;
     in >> each.operation >> each.from >> each.end >> each.id;
-    choice.exemptions.push_back(each);
+    choice.overrides.push_back(each);
   }
   in.ignore(1);
   choice.reason.assign(std::istreambuf_iterator<char>(in), {});
@@ -200,11 +200,9 @@ std::vector<Candidate> candidates(Registry& registry, int32_t world_size, int32_
 }
 
 std::string memory_domain() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   struct stat process_ids {};
   if (::stat("/proc/self/ns/pid", &process_ids) != 0) process_ids.st_ino = 0;
-  return fmt::format("{} {} {}", boot, process_ids.st_ino, ::geteuid());
+  return fmt::format("{} {} {}", base::boot_id(), process_ids.st_ino, ::geteuid());
 }
 
 Choice agree_on_backend(Store& store, int32_t rank, int32_t world_size, const std::vector<Candidate>& mine,

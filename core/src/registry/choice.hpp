@@ -35,15 +35,15 @@ std::string memory_domain();
 
 struct Choice {
   std::string id;
-  std::string reason;                      // one sentence
-  std::vector<Exemption> exemptions = {};  // operations that other backends serve, by the tuning table
-  std::string for_devices = {};            // the backend for device memory; empty: none that all can use
+  std::string reason;                           // one sentence
+  std::vector<BackendOverride> overrides = {};  // operations that other backends serve, by the tuning table
+  std::string for_devices = {};                 // the backend for device memory; empty: none that all can use
 };
 
 // The backend for device memory in a world of one rank; empty: none.
 std::string choose_for_devices(const std::vector<Candidate>& mine);
 
-// Called by all ranks with a store prefix of its own and their candidates. Blocks until all ranks have called it.
+// All ranks call it with their candidates and a store prefix that nothing else uses. Blocks until all have called it.
 // Throws BP_UNSUPPORTED, with the same text on all ranks, if there is no backend that all can use. `tuning` is the text
 // of rank 0's tuning table (tuning.hpp), empty if there is none; it counts if all ranks are in one memory domain. Store
 // calls per rank: one for each candidate and three more; twice as many for the last rank.

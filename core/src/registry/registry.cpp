@@ -11,17 +11,10 @@
 #include "plugin/contract.hpp"
 #include "plugin/loader.hpp"
 #include "registry/selection.hpp"
+#include "text.hpp"
 
 namespace backplane::core {
 namespace {
-
-std::string upper(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  }
-  return result;
-}
 
 // ". Rejected: PATH: reason; PATH: reason".
 std::string rejections(const plugin::Scan& scan) {

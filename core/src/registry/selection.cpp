@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 
+#include "environment.hpp"
 #include "error.hpp"
 #include "options/names.hpp"
+#include "text.hpp"
 
 namespace backplane::core {
 namespace {
@@ -89,14 +90,6 @@ SelectionPart parse_part(std::string_view text, const std::string& where) {
 
 }  // namespace
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
-
 std::vector<SelectionPart> parse_selection(std::string_view text) {
   std::vector<SelectionPart> parts;
   const std::string where = fmt::format("backend '{}'", legible(text));
@@ -130,10 +123,16 @@ std::string selected_backend(const char* requested) {
   return selected.empty() ? "auto" : selected;
 }
 
-std::string requested_or(const char* requested, const char* variable) {
+std::string requested_or(const char* requested, const char* variable, bool secure) {
   if (requested != nullptr && *requested != '\0') return requested;
-  const char* const environment = std::getenv(variable);
-  return environment != nullptr ? environment : "";
+  std::string selected = core::variable(variable).value_or("");
+  if (secure && selected.find('?') != std::string::npos) {
+    fail(BP_INVALID,
+         "{} has options, which may name files; a program with more rights than its caller (set-uid) takes names of "
+         "backends alone from it",
+         variable);
+  }
+  return selected;
 }
 
 }  // namespace backplane::core

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "environment.hpp"
 #include "options/option_value.hpp"
 
 namespace backplane::core {
@@ -35,10 +36,8 @@ std::vector<SelectionPart> parse_layers(std::string_view text);
 
 // `requested`, else BACKPLANE_BACKEND, else "auto".
 std::string selected_backend(const char* requested);
-// `requested`, else the environment variable. Empty if neither is set.
-std::string requested_or(const char* requested, const char* variable);
-
-// ASCII letters in lower case: backend names are case-insensitive.
-std::string lower(std::string_view text);
+// `requested`, else the environment variable. Empty if neither is set. BP_INVALID if the process runs secure and the
+// variable has options.
+std::string requested_or(const char* requested, const char* variable, bool secure = runs_secure());
 
 }  // namespace backplane::core

@@ -2,13 +2,11 @@
 #include "registry/tuning.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +16,8 @@
 #include <system_error>
 
 #include "backplane/abi/host.h"
+#include "backplane/base/host.hpp"
+#include "environment.hpp"
 #include "error.hpp"
 #include "log.hpp"
 
@@ -28,29 +28,21 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "backplane-tuning/1";
 constexpr double kClearlyFaster = 0.95;
-constexpr double kWorthASecond = 2.0 / 3;  // a second backend costs threads and connections
+constexpr double kMaxTimeRatio = 2.0 / 3;  // a second backend costs threads and connections
 // Collectives in which each rank knows the sizes of the others.
-constexpr std::array<std::string_view, 8> kOfOneSize = {"all_gather", "all_reduce", "all_to_all",     "broadcast",
-                                                        "gather",     "reduce",     "reduce_scatter", "scatter"};
+constexpr std::array<std::string_view, 8> kTunedCollectives = {
+    "all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"};
 constexpr uintmax_t kLongest = uintmax_t{1} << 20;  // bytes of a table
 
-fs::path environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 fs::path own_table() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const fs::path data = environment("XDG_DATA_HOME");
-  const fs::path home = environment("HOME");
+  const fs::path data = trusted_variable("XDG_DATA_HOME").value_or("");
+  const fs::path home = trusted_variable("HOME").value_or("");
   const fs::path base = data.is_absolute() ? data : home.is_absolute() ? home / ".local/share" : fs::path();
-  return base.empty() ? base : base / "backplane" / fmt::format("tuning-{}.json", host.data());
+  return base.empty() ? base : base / "backplane" / fmt::format("tuning-{}.json", base::host_name());
 }
 
 fs::path find_table() {
-  const fs::path given = environment("BACKPLANE_TUNING_FILE");
-  if (!given.empty()) return given;
+  if (const auto given = trusted_variable("BACKPLANE_TUNING_FILE")) return *given;
   const fs::path own = own_table();
   std::error_code ignored;
   return !own.empty() && fs::exists(own, ignored) ? own : fs::path("/etc/backplane/tuning.json");
@@ -116,10 +108,10 @@ std::string TuningTable::fastest(const std::vector<std::string>& usable, int32_t
   return best;
 }
 
-std::vector<Exemption> TuningTable::exemptions(const std::string& chosen, const std::vector<std::string>& usable,
-                                               int32_t world_size) const {
-  std::vector<Exemption> found;
-  for (const std::string_view operation : kOfOneSize) {
+std::vector<BackendOverride> TuningTable::overrides(const std::string& chosen, const std::vector<std::string>& usable,
+                                                    int32_t world_size) const {
+  std::vector<BackendOverride> found;
+  for (const std::string_view operation : kTunedCollectives) {
     std::map<uint64_t, const Row*> sizes;
     for (const Row* row : rows_for(world_size)) {
       if (row->operation == operation) sizes.emplace(row->bytes, row);
@@ -128,8 +120,8 @@ std::vector<Exemption> TuningTable::exemptions(const std::string& chosen, const 
       const std::string id = faster(chosen, usable, *size->second);
       if (id.empty()) continue;
       const auto next = std::next(size);
-      const Exemption here{std::string(operation), size == sizes.begin() ? 0 : size->first,
-                           next == sizes.end() ? UINT64_MAX : next->first, id};
+      const BackendOverride here{std::string(operation), size == sizes.begin() ? 0 : size->first,
+                                 next == sizes.end() ? UINT64_MAX : next->first, id};
       const bool continues = !found.empty() && found.back().operation == operation && found.back().id == id &&
                              found.back().end == here.from;
       if (continues) {
@@ -147,7 +139,7 @@ std::string TuningTable::faster(const std::string& chosen, const std::vector<std
   const auto own = row.us.find(chosen);
   if (own == row.us.end()) return {};
   std::string best;
-  double best_us = own->second * kWorthASecond;
+  double best_us = own->second * kMaxTimeRatio;
   for (const std::string& id : usable) {
     const auto other = row.us.find(id);
     if (other == row.us.end() || other->second > best_us) continue;
@@ -157,9 +149,9 @@ std::string TuningTable::faster(const std::string& chosen, const std::vector<std
   return best;
 }
 
-std::string describe(const std::vector<Exemption>& exemptions) {
+std::string describe(const std::vector<BackendOverride>& overrides) {
   std::string text;
-  for (const Exemption& each : exemptions) {
+  for (const BackendOverride& each : overrides) {
     std::string sizes = "of all sizes";
     if (each.from > 0 && each.end < UINT64_MAX) {
       sizes = fmt::format("from {} to below {}", size_text(each.from), size_text(each.end));
@@ -195,7 +187,7 @@ std::string tuning_text() {
   const fs::path path = find_table();
   std::error_code error;
   const uintmax_t size = fs::file_size(path, error);
-  if (error && std::getenv("BACKPLANE_TUNING_FILE") == nullptr) return {};
+  if (error && !trusted_variable("BACKPLANE_TUNING_FILE")) return {};
   try {
     if (error) fail(BP_INVALID, "{}", error.message());
     if (size > kLongest) fail(BP_INVALID, "it is longer than {} bytes", kLongest);

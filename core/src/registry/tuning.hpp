@@ -13,7 +13,7 @@ namespace backplane::core {
 
 // A collective that another backend than the chosen one serves, for sizes from `from` to below `end` (bytes of a rank's
 // part).
-struct Exemption {
+struct BackendOverride {
   std::string operation;  // "all_reduce"
   uint64_t from = 0;
   uint64_t end = UINT64_MAX;
@@ -21,7 +21,7 @@ struct Exemption {
 };
 
 // "all_reduce of 1 MiB and more by gloo", "broadcast below 64 KiB by zmq"; several are separated by commas.
-std::string describe(const std::vector<Exemption>& exemptions);
+std::string describe(const std::vector<BackendOverride>& overrides);
 
 class TuningTable {
  public:
@@ -31,14 +31,14 @@ class TuningTable {
 
   // The fastest of the backends `usable`, which are in order of preference, for groups of world_size ranks; they are
   // not empty. A later one must be 5% faster than the first, in the geometric mean over all rows in which both were
-  // measured, with that number of ranks or the nearest to it. A backend without measurements is never faster.
+  // measured, with that number of ranks or the nearest one. A backend without measurements is never faster.
   std::string fastest(const std::vector<std::string>& usable, int32_t world_size) const;
 
-  // The sizes at which another usable backend takes at most two thirds of the time of `chosen`:
-  // in order of operations and sizes. A size counts up to the next one that was measured, the least also below it. Only
-  // of collectives whose size all ranks know, barriers excepted.
-  std::vector<Exemption> exemptions(const std::string& chosen, const std::vector<std::string>& usable,
-                                    int32_t world_size) const;
+  // The sizes at which another usable backend takes at most two thirds of the time of `chosen`, in order of operations
+  // and sizes. A measurement holds up to the next measured size, that of the smallest size also below it. Covers only
+  // collectives whose size all ranks know, except barriers.
+  std::vector<BackendOverride> overrides(const std::string& chosen, const std::vector<std::string>& usable,
+                                         int32_t world_size) const;
 
   // "measured 1.6 us at 4 B, gloo 180": the chosen one at the smallest size of its first operation, then the others.
   // Empty if it was not measured.

@@ -10,10 +10,15 @@
 namespace backplane::core {
 
 struct InitMethod {
-  enum class Scheme { kEnvironment, kTcp, kFile };
+  enum class Scheme {
+    kEnvironment,
+    kTcp,
+    kFile,
+    kExchanged,  // like kTcp, at a free port of rank 0, which the launcher tells the others (meeting_place.hpp)
+  };
 
   Scheme scheme = Scheme::kEnvironment;
-  std::string host;   // kTcp; an IPv6 address without its brackets
+  std::string host;   // kTcp, an IPv6 address without its brackets; kExchanged: where rank 0 listens
   uint16_t port = 0;  // kTcp
   std::string path;   // kFile
   std::optional<int32_t> rank;

@@ -22,7 +22,6 @@ namespace {
 
 constexpr const char* kWorldKey = "bp/join/world";
 constexpr const char* kCountKey = "bp/join/count";
-constexpr const char* kResultKey = "bp/join/verdict";
 constexpr const char* kComplete = "complete";  // any other result is the reason why the job cannot start
 constexpr int64_t kDiagnosisNs = 2'000'000'000;
 constexpr size_t kNamedRanks = 16;
@@ -44,9 +43,11 @@ std::string duplicate_text(const Store& store, int32_t rank, const std::string& 
   const std::string where = store.describe();
   std::string text =
       fmt::format("rank {} is claimed by two processes: {} and {} (at {}); ", rank, first, second, where);
-  if (where.compare(0, kFile.size(), kFile) != 0) return text + "give each process a rank of its own";
+  if (where.compare(0, kFile.size(), kFile) != 0) {
+    return text + "give each process a rank of its own, or each of two jobs its own MASTER_PORT or BACKPLANE_JOB_ID";
+  }
   const std::string path = where.substr(kFile.size());
-  if (has_ended(first)) {
+  if (process_state(first) == ProcessState::kEnded) {
     return text + fmt::format("the first has ended, so the file is from an earlier run; remove {}", path);
   }
   return text +
@@ -121,10 +122,10 @@ void join(Store& store, int32_t rank, int32_t world_size, const std::string& ide
   const Allowance allowance(deadline);
   claim_rank(store, rank, identity, deadline);
   compare_world(store, rank, world_size, identity, deadline);
-  if (store.add(kCountKey, 1, deadline) == world_size) store.compare_set(kResultKey, "", kComplete, deadline);
+  if (store.add(kCountKey, 1, deadline) == world_size) store.compare_set(kJoinedKey, "", kComplete, deadline);
   std::string result;
   try {
-    result = store.get(kResultKey, deadline);
+    result = store.get(kJoinedKey, deadline);
   } catch (const Error& e) {
     if (e.status() != BP_TIMEOUT) throw;
     fail_missing_ranks(store, world_size, allowance);
@@ -133,7 +134,7 @@ void join(Store& store, int32_t rank, int32_t world_size, const std::string& ide
 }
 
 void decline(Store& store, const std::string& why, Deadline deadline) {
-  store.compare_set(kResultKey, "", why, deadline);
+  store.compare_set(kJoinedKey, "", why, deadline);
 }
 
 }  // namespace backplane::core

@@ -17,5 +17,7 @@ inline std::string round_prefix(int64_t round) { return fmt::format("bp/round/{}
 // In a round: the number of ranks that have left it, and the mark that all have.
 inline constexpr const char* kDepartedKey = "bp/departed";
 inline constexpr const char* kAllDepartedKey = "bp/all_departed";
+// In a round: why it failed to start.
+inline constexpr const char* kFailureKey = "bp/failure";
 
 }  // namespace backplane::core

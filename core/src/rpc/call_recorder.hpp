@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The last calls that have ended, made and served, for the flight recorder. Layers of the workers' group are told of
-// each call.
+// The last calls that have ended, made and served, for the flight recorder. Reports each call to the layers of the
+// workers' group.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 namespace backplane::core::rpc {
 
 struct EndedCall {
-  bool served = false;  // called by `peer`; else made, to it
+  bool served = false;  // a call by `peer`; otherwise a call to it
   int32_t peer = -1;
   uint64_t number = 0;
   Kind kind = Kind::kCall;
@@ -51,7 +51,7 @@ inline std::vector<int32_t> ranks_among(const std::vector<int32_t>& workers, con
 
 class CallRecorder {
  public:
-  // Sets the group whose layers are told of calls. `workers`: their ranks in the job; those outside the group are dead.
+  // Sets the group whose layers get the calls. `workers`: their ranks in the job; those outside the group are lost.
   void set_group(Group* group, const std::vector<int32_t>& workers) {
     const std::lock_guard lock(mutex_);
     group_ = !group->config().layers.empty() ? group->weak_from_this() : std::weak_ptr<Group>();
@@ -61,7 +61,7 @@ class CallRecorder {
   // Messages about references are not recorded.
   void add(EndedCall call) {
     if (call.kind != Kind::kCall && call.kind != Kind::kRemote && call.kind != Kind::kFetch) return;
-    if (has_layers_) tell_layers(call);
+    if (has_layers_) report_to_layers(call);
     EndedCall evicted;  // destroyed without the lock
     const std::lock_guard lock(mutex_);
     calls_.push_back(std::move(call));
@@ -77,7 +77,7 @@ class CallRecorder {
  private:
   static constexpr size_t kCapacity = 512;
 
-  void tell_layers(const EndedCall& call) const {
+  void report_to_layers(const EndedCall& call) const {
     std::weak_ptr<Group> weak;
     int32_t peer = -1;
     {
@@ -93,7 +93,7 @@ class CallRecorder {
   }
 
   std::atomic<bool> has_layers_ = false;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the fields below
   std::weak_ptr<Group> group_;
   std::vector<int32_t> ranks_;  // of the workers, in the group
   std::deque<EndedCall> calls_;

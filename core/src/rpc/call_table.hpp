@@ -113,7 +113,7 @@ class CallTable {
   void run();
 
   const std::function<void(uint64_t)> expired_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the fields below
   std::condition_variable changed_;
   std::map<uint64_t, Entry> calls_;     // by number, so that they can be visited in batches
   std::list<PeerFailure> failures_;     // in the order in which they were recorded

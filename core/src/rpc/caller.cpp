@@ -6,12 +6,15 @@
 #include "backplane/base/grace.hpp"
 #include "log.hpp"
 #include "rpc/current_error.hpp"
+#include "rpc/inbound_call.hpp"
 
 namespace backplane::core::rpc {
 namespace {
 
 constexpr int64_t kMinRetryNs = INT64_C(1) * 1000000000;
 constexpr int64_t kMaxRetryNs = INT64_C(30) * 1000000000;
+
+thread_local int running_callbacks = 0;  // of calls that end on this thread
 
 bool is_about_references(Kind kind) { return kind == Kind::kFork || kind == Kind::kDrop || kind == Kind::kAbandon; }
 
@@ -30,7 +33,23 @@ int64_t Caller::retry_timeout_ns() const {
   return timeout_ns < 0 ? kMaxRetryNs : std::clamp(timeout_ns, kMinRetryNs, kMaxRetryNs);
 }
 
+void Caller::require_new_calls() const {
+  if (!refuses_.load() || running_callbacks > 0 || InboundCall::current != nullptr || context_.executor.inside())
+    return;
+  fail(BP_CANCELLED, "worker '{}' begins no new calls: its shutdown has begun", context_.peers.own_name());
+}
+
+void Caller::call_done(const Call& call, std::shared_ptr<Payload> reply, const Error* error) {
+  struct Running {
+    Running() { ++running_callbacks; }
+    ~Running() { --running_callbacks; }
+  };
+  const Running running;
+  call.done(std::move(reply), error);
+}
+
 uint64_t Caller::begin(int32_t to, const Header& header, uint64_t request_bytes, int64_t* timeout_ns, Done done) {
+  if (!is_about_references(header.kind)) require_new_calls();
   *timeout_ns = resolve_timeout(*timeout_ns);
   Call call = {to, header.kind, header.function, *timeout_ns, {}, std::move(done), header.value};
   call.request_bytes = request_bytes;
@@ -73,11 +92,11 @@ void Caller::end(uint64_t number, const Error& why, int32_t to) {
   if (call->release_forks) call->release_forks(true);
   cancel_at_callee(*call, number, error);
   const Error described = describe(*call, error);
-  call->done(nullptr, &described);
+  call_done(*call, nullptr, &described);
 }
 
 void Caller::cancel_at_callee(const Call& call, uint64_t number, const Error& error) {
-  // A reply that was lost with a connection leaves a callee that lives, and for which no caller waits.
+  // If a reply was lost with a connection, the callee lives, but no caller waits for it.
   const bool callee_may_run = error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED ||
                               (error.status() == BP_PEER_LOST && !context_.peers.gone(call.to));
   if (!callee_may_run || is_about_references(call.kind)) return;
@@ -85,7 +104,7 @@ void Caller::cancel_at_callee(const Call& call, uint64_t number, const Error& er
   cancel.call = number;
   cancel.timeout_ns = call.timeout_ns < 0 ? BP_NO_TIMEOUT : std::max(call.timeout_ns, retry_timeout_ns());
   if (call.kind == Kind::kFetch) cancel.value = call.value;
-  // After a broken connection it takes the next one, which may break as well.
+  // The cancellation uses the next connection, which may break as well.
   if (error.status() == BP_PEER_LOST) cancel.resends_left = SentCancels::kMaxRounds;
   cancels_.add(call.to, cancel);
   send_cancel(call.to, cancel);
@@ -115,7 +134,7 @@ Error Caller::describe(const Call& call, const Error& error) const {
   const std::string subject = call.function.empty() ? fmt::format("{} of {}", action, worker)
                                                     : fmt::format("'{}' on {}", call.function, worker);
   if (error.status() == BP_TIMEOUT && *error.what() == '\0') {
-    return Error(BP_TIMEOUT, fmt::format("{} did not answer within {} s", subject, seconds(call.timeout_ns)), call.to);
+    return Error(BP_TIMEOUT, fmt::format("{} did not reply within {} s", subject, seconds(call.timeout_ns)), call.to);
   }
   return Error(error.status(), fmt::format("{} failed: {}", subject, error.what()), call.to, error.native_code());
 }
@@ -130,12 +149,12 @@ void Caller::on_reply(int32_t from, const Header& header, std::shared_ptr<Payloa
                          call->request_bytes, payload->content_bytes()});
   if (header.kind == Kind::kReply) {
     peer.round_trips.add((now - call->begun).count());
-    return call->done(std::move(payload), nullptr);
+    return call_done(*call, std::move(payload), nullptr);
   }
   peer.errors.fetch_add(1, std::memory_order_relaxed);
   const bool is_known = header.status >= BP_INVALID && header.status <= BP_INTERNAL && header.status != BP_AGAIN;
   const Error error = describe(*call, Error(is_known ? header.status : BP_INTERNAL, header.function));
-  call->done(nullptr, &error);
+  call_done(*call, nullptr, &error);
 }
 
 void Caller::on_send_failed(int32_t to, uint64_t number, const Error& error) {
@@ -152,7 +171,7 @@ void Caller::on_connection_lost(int32_t peer, const Error& error) {
 }
 
 void Caller::on_replies_lost(int32_t from, uint64_t last) {
-  const Error error(BP_PEER_LOST, "its answer may have been lost with a connection that broke", from);
+  const Error error(BP_PEER_LOST, "the reply may have been lost with a broken connection", from);
   calls_.fail_all_at(from, error, Deadline::after(base::grace::kDeath), last);
   resend_cancels(from);
 }

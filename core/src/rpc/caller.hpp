@@ -22,7 +22,7 @@ namespace backplane::core::rpc {
 
 class Caller {
  public:
-  // `detects_deaths`: the news of a death arrives beside the transport's failures.
+  // `detects_deaths`: a failure detector reports deaths in addition to the transport.
   Caller(Context* context, Connection* connection, bool detects_deaths);
 
   // Enters a request, whose message follows by send. BP_INHERIT_TIMEOUT becomes the worker's. Throws after close.
@@ -33,9 +33,15 @@ class Caller {
   uint64_t request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done);
   CallTable& calls() { return calls_; }
 
+  // From now on only functions of this worker and callbacks of calls may begin calls, because those in flight may need
+  // them. On other threads calls fail.
+  void refuse_new_calls() { refuses_.store(true); }
+  // Throws BP_CANCELLED if this thread must not begin a call.
+  void require_new_calls() const;
+
   // Ends a request that got no reply, unless it has ended or `to` is another peer, and cancels it at the callee.
   void end(uint64_t number, const Error& why, int32_t to = CallTable::kAnyPeer);
-  void cancel(uint64_t number) { end(number, Error(BP_CANCELLED, "it was cancelled by its caller")); }
+  void cancel(uint64_t number) { end(number, Error(BP_CANCELLED, "cancelled by the caller")); }
   // The error with the function and the worker in its text.
   Error describe(const Call& call, const Error& error) const;
   int64_t resolve_timeout(int64_t timeout_ns) const;
@@ -67,6 +73,7 @@ class Caller {
   bool is_completing() const { return completing_ > 0; }
 
  private:
+  static void call_done(const Call& call, std::shared_ptr<Payload> reply, const Error* error);
   void cancel_at_callee(const Call& call, uint64_t number, const Error& error);
   void send_cancel(int32_t to, const SentCancels::Cancel& cancel);
   void resend_cancels(int32_t to);
@@ -77,6 +84,7 @@ class Caller {
   SentCancels cancels_;
   CallTable calls_;
   std::atomic<size_t> completing_ = 0;
+  std::atomic<bool> refuses_ = false;
 };
 
 }  // namespace backplane::core::rpc

@@ -22,7 +22,7 @@ struct Copy {
 
 }  // namespace
 
-// Keeps the transport in existence. Throws BP_CANCELLED if there is none.
+// Keeps the transport from being destroyed. Throws BP_CANCELLED if there is none.
 class Connection::Use {
  public:
   explicit Use(Connection* connection) : connection_(*connection) {

@@ -34,7 +34,7 @@ class Connection {
   void close();
   // Ends what is in flight; nothing is delivered afterwards.
   void abort(const Error& why);
-  // After both: waits for the sends that still run, then destroys the transport.
+  // Call after close and abort. Waits for the sends that still run, then destroys the transport.
   void destroy();
 
  private:
@@ -44,7 +44,7 @@ class Connection {
 
   Context& context_;
   Transport::Sink& sink_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the fields below
   std::condition_variable unused_;
   std::unique_ptr<Transport> transport_;
   size_t users_ = 0;

@@ -15,7 +15,8 @@ Context::Context(int32_t rank, std::vector<std::string> names, std::vector<uint6
       metrics(static_cast<size_t>(peers.size())),
       executor(max_threads, base::Executor::AtStop::kRunQueued,
                [](const std::exception& e) {
-                 log(BP_LOG_WARN, "rpc: cannot start another thread for calls ({}); the existing ones run them",
+                 static base::LogLimit limit;
+                 log(limit, BP_LOG_WARN, "rpc: cannot start another thread for calls ({}); the existing ones run them",
                      e.what());
                }),
       rpc_timeout_ns(rpc_timeout) {}
@@ -25,8 +26,9 @@ void Context::run(std::function<void()> task) {
   try {
     added = executor.add(std::move(task));
   } catch (const std::system_error& e) {
-    log(BP_LOG_WARN, "rpc: cannot start a thread for calls ({}); a function runs on the thread that received its call",
-        e.what());
+    static base::LogLimit limit;
+    log(limit, BP_LOG_WARN,
+        "rpc: cannot start a thread for calls ({}); a function runs on the thread that received its call", e.what());
   }
   if (!added) task();  // NOLINT(bugprone-use-after-move): not moved from unless it was added
 }

@@ -28,7 +28,7 @@ struct Context {
 
   // Runs `task` on a thread of the executor; on this one if that has stopped or cannot start a thread.
   void run(std::function<void()> task);
-  // Destroys a value there: its destructor is code of the program.
+  // Destroys a value on such a thread, because its destructor is code of the program.
   void discard(std::shared_ptr<Value> value);
   // A pointer to a part that keeps its worker alive, for closures.
   template <typename Part>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The forks (wire.hpp) that this worker holds, and those in its replies. Messages may get lost: a fork that its sender
-// has abandoned counts for nothing if its message arrives after all, so the owner can be told at once to drop it.
+// has abandoned is refused if its message arrives later, so the owner can drop it at once.
 #pragma once
 
 #include <cstddef>

@@ -7,6 +7,7 @@
 
 #include "error.hpp"
 #include "options/nearest.hpp"
+#include "process.hpp"
 
 namespace backplane::core::rpc {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 constexpr size_t kMaxFunctionNameBytes = 255;
 
 struct Functions {
-  std::mutex mutex;
+  PerProcess<std::mutex> mutex;
   std::map<std::string, Function> by_name;
 };
 
@@ -26,7 +27,7 @@ Functions& functions() {
 }  // namespace
 
 void register_function(const std::string& name, Function function) {
-  const std::lock_guard lock(functions().mutex);
+  const std::lock_guard lock(*functions().mutex);
   if (name.empty() || name.size() > kMaxFunctionNameBytes) {
     fail(BP_INVALID, "the name of a function must have 1 to {} bytes; this one has {}", kMaxFunctionNameBytes,
          name.size());
@@ -37,7 +38,7 @@ void register_function(const std::string& name, Function function) {
 }
 
 std::optional<Function> find_function(const std::string& name) {
-  const std::lock_guard lock(functions().mutex);
+  const std::lock_guard lock(*functions().mutex);
   const auto found = functions().by_name.find(name);
   return found == functions().by_name.end() ? std::nullopt : std::optional(found->second);
 }
@@ -47,7 +48,7 @@ void fail_unknown_function(const std::string& name) {
   if (name.size() > kMaxFunctionNameBytes) fail(BP_INVALID, "no function has a name of {} bytes", name.size());
   std::vector<std::string> names;
   {
-    const std::lock_guard lock(functions().mutex);
+    const std::lock_guard lock(*functions().mutex);
     for (const auto& [known, function] : functions().by_name) names.push_back(known);
   }
   fail(BP_INVALID, "no function '{}' is registered there.{} Register it before init_rpc on every worker", name,

@@ -10,6 +10,7 @@
 
 #include "deadline.hpp"
 #include "error.hpp"
+#include "process.hpp"
 #include "rpc/functions.hpp"
 #include "rpc/payload.hpp"
 #include "rpc/wire.hpp"
@@ -19,6 +20,7 @@ namespace backplane::core::rpc {
 class Worker;
 
 struct InboundCall : std::enable_shared_from_this<InboundCall> {
+  const ProcessMark process = ProcessMark::current();
   std::shared_ptr<Worker> worker;
   int32_t from = -1;
   Header header;
@@ -33,6 +35,8 @@ struct InboundCall : std::enable_shared_from_this<InboundCall> {
   // The call whose function runs on this thread, or NULL.
   static inline thread_local InboundCall* current = nullptr;
 
+  // Whether this thread is that of a fork, which has neither the worker nor its threads.
+  static bool is_inherited() { return current != nullptr && !(current->process == ProcessMark::current()); }
   // Whether this thread runs an inline function, on which no thread may wait.
   static bool inside_inline() { return current != nullptr && current->is_inline; }
   // Throws BP_INVALID inside an inline function: it occupies the thread that receives messages.

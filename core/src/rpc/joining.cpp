@@ -87,8 +87,8 @@ void require_unique(const std::vector<std::string>& names) {
   }
 }
 
-// The backend that workers have named. If none has: the preferred one if all workers can use it on one host; between
-// hosts it needs an address.
+// The backend that workers have named. If none has: the preferred one if all workers are on one host and can use it,
+// because between hosts it listens on a port, where malformed data ends the worker; else the fallback.
 std::string agreed_backend(const std::vector<Json>& all) {
   std::string chosen;
   size_t by = 0;
@@ -214,7 +214,7 @@ void Joining::agree_on_backend() {
   backend_ = agreed_backend(all);
 }
 
-// The backend that this worker names, if it does.
+// Sets member_ and options_ to the backend that this worker names, if it names one.
 void Joining::choose_backend() {
   if (!config_.backend.empty()) {
     const std::vector<SelectionPart> parts = parse_selection(config_.backend);

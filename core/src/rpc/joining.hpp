@@ -22,14 +22,14 @@ namespace backplane::core::rpc {
 
 struct WorkerConfig {
   std::string name;
-  std::shared_ptr<Group> group;  // of all workers, for this one alone; the worker destroys it
+  std::shared_ptr<Group> group;  // of all workers; only this worker uses it, and destroys it
   Registry* registry = nullptr;
   std::string backend;  // with options; empty: agreed on
   std::shared_ptr<const BackendOptions>
       options;                         // instead of those in `backend`, which is empty or names their backend
   int64_t timeout_ns = 0;              // of joining
   int64_t rpc_timeout_ns = 0;          // of calls without a timeout of their own
-  std::string init_method = "env://";  // for options that are made here, as rpc_timeout_ns
+  std::string init_method = "env://";  // for options that are made here, like rpc_timeout_ns
   std::optional<Error> problem = {};   // set: the worker joins only to report it
 };
 

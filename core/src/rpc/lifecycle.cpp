@@ -16,6 +16,8 @@ namespace backplane::core::rpc {
 namespace {
 
 constexpr std::chrono::milliseconds kQuietPoll{1};
+constexpr std::chrono::seconds kProgressPeriod{1};
+constexpr int64_t kFunctionsAtExitNs = 1'000'000'000;  // for functions that run when the process ends
 
 std::vector<uint64_t> sum_over_all(Group& group, std::vector<uint64_t> numbers, int64_t timeout_ns) {
   bp_op op;
@@ -29,6 +31,10 @@ std::vector<uint64_t> sum_over_all(Group& group, std::vector<uint64_t> numbers, 
   return numbers;
 }
 
+std::string summary_of_leaks(const std::vector<std::string>& leaks) {
+  return leaks.size() == 1 ? leaks.front() : fmt::format("{} (and {} more values)", leaks.front(), leaks.size() - 1);
+}
+
 }  // namespace
 
 Lifecycle::Lifecycle(Context* context, Connection* connection, Caller* caller, References* references, Server* server,
@@ -40,11 +46,11 @@ Lifecycle::Lifecycle(Context* context, Connection* connection, Caller* caller, R
       server_(*server),
       report_(*report),
       global_ranks_(group->config().global_ranks),
-      liveness_(group->job().liveness),
+      detector_(group->job().detector),
       group_(std::move(group)) {}
 
 void Lifecycle::start() {
-  if (liveness_) liveness_->add(this);
+  if (detector_) detector_->add(this);
 }
 
 // A use of the group, which shutdown aborts.
@@ -104,16 +110,56 @@ bool Lifecycle::is_quiet(uint64_t* begun) const {
 }
 
 void Lifecycle::wait_until_quiet(Deadline deadline, uint64_t* begun) {
-  Deadline look = Interruptible::next_look(Deadline::never());
+  Deadline next_check = Interruptible::next_check(Deadline::never());
   while (!is_quiet(begun)) {
     if (deadline.passed()) {
       fail(BP_TIMEOUT, "worker '{}' still had calls under way when the time to shut down was over{}",
            context_.peers.own_name(), report_.pending_calls());
     }
-    Interruptible::check(&look);
+    Interruptible::check(&next_check);
     server_.wait_for_end(kQuietPoll);
   }
 }
+
+// Logs once a second what a shutdown waits for, on a thread of its own: waits for the other workers take place in the
+// group.
+class Lifecycle::Progress {
+ public:
+  Progress(const Context& context, const Report& report) {
+    try {
+      thread_ = start_quiet_thread("bp-rpc-end", [this, &context, &report] { run(context, report); });
+    } catch (const std::exception&) {  // no thread: no lines
+    }
+  }
+  ~Progress() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+ private:
+  void run(const Context& context, const Report& report) {
+    const auto begun = Deadline::Clock::now();
+    std::unique_lock lock(mutex_);
+    for (int line = 1; !changed_.wait_until(lock, begun + line * kProgressPeriod, [this] { return is_over_; });
+         ++line) {
+      const std::string calls = report.pending_calls();
+      // A worker that serves the others until they shut down is nothing unusual.
+      log(report.has_pending_calls() ? BP_LOG_WARN : BP_LOG_INFO, "rpc: worker '{}' has waited {} s to shut down{}{}",
+          context.peers.own_name(), line, calls, calls.empty() ? "; it waits for the other workers to shut down" : "");
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
 
 // Returns when all workers are quiet and none has begun a request since the round before: a message that was on its way
 // in one round is counted in the next.
@@ -154,16 +200,19 @@ std::vector<std::string> Lifecycle::shutdown(bool graceful, int64_t timeout_ns) 
   const uint64_t interruptions = Interruptible::interruptions();
   std::optional<Error> problem;
   try {
-    if (graceful) settle(deadline);
+    if (graceful) {
+      const Progress progress(context_, report_);
+      settle(deadline);
+    }
   } catch (...) {
     problem.emplace(current_error());
   }
   const bool is_interrupted = Interruptible::interruptions() != interruptions;
   std::vector<std::string> leaks = report_.leaks();
   if (graceful) {
-    for (const auto& leak : leaks) log(BP_LOG_WARN, "rpc: {}; drop all references before shutdown", leak);
+    if (!leaks.empty()) log(BP_LOG_WARN, "rpc: {}; drop all references before shutdown", summary_of_leaks(leaks));
   }
-  if (!graceful || problem) say_goodbye();
+  if (!graceful || problem) send_goodbyes();
   const std::string& name = context_.peers.own_name();
   const Deadline grace = Deadline::after(base::grace::kLeave);
   const Deadline last = is_interrupted ? grace : std::max(deadline, grace);
@@ -182,9 +231,10 @@ bool Lifecycle::begin_shutdown() {
   std::unique_lock lock(mutex_);
   const auto self = std::this_thread::get_id();
   if (leaving_ == self) return false;
-  wait_on(left_, lock, Deadline::never(), [this] { return !group_ || !leaving_; });
-  if (!group_) return false;
+  wait_on(left_, lock, Deadline::never(), [this] { return !group_ || !leaving_ || exiting_; });
+  if (!group_ || exiting_) return false;
   leaving_ = self;
+  caller_.refuse_new_calls();
   return true;
 }
 
@@ -206,8 +256,29 @@ void Lifecycle::leave(const std::string& why) noexcept {
   }
 }
 
+void Lifecycle::leave_at_exit(const Deadline& deadline) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!group_ || leaving_) return;
+      leaving_ = std::this_thread::get_id();
+      exiting_ = true;
+    }
+    const Deadline functions = std::min(deadline, Deadline::after(kFunctionsAtExitNs));
+    while (!server_.is_idle() && !functions.passed()) server_.wait_for_end(kQuietPoll);
+    send_goodbyes();
+    if (detector_) detector_->remove(this);
+    if (caller_.calls().counts().active > 0) return;
+    connection_.close();
+    connection_.abort(Error(BP_CANCELLED, fmt::format("worker '{}' has exited", context_.peers.own_name())));
+    connection_.destroy();
+  } catch (const std::exception& e) {
+    log(BP_LOG_WARN, "rpc: worker '{}' could not leave at exit: {}", context_.peers.own_name(), e.what());
+  }
+}
+
 // Peers whose agents have not confirmed the goodbye. Shared with the messages, which may outlive the wait.
-struct Lifecycle::Goodbyes {
+struct Lifecycle::PendingGoodbyes {
   std::mutex mutex;
   std::condition_variable changed;
   std::set<int32_t> left;
@@ -223,11 +294,11 @@ struct Lifecycle::Goodbyes {
   }
 };
 
-void Lifecycle::say_goodbye() {
+void Lifecycle::send_goodbyes() {
   constexpr int64_t kMaxNs = 2'000'000'000;    // for a busy host; usually the message is sent at once
   constexpr int64_t kLeavingNs = 100'000'000;  // for peers that leave as well: their agents may never confirm
   constexpr auto kPoll = std::chrono::milliseconds(20);
-  const auto goodbyes = std::make_shared<Goodbyes>();
+  const auto goodbyes = std::make_shared<PendingGoodbyes>();
   Header header;
   header.kind = Kind::kLeave;
   for (int32_t peer = 0; peer < context_.peers.size(); ++peer) {
@@ -258,15 +329,15 @@ void Lifecycle::say_goodbye() {
 // end; once no thread sends, the transport and the group are destroyed. False if a function still ran at the deadline.
 bool Lifecycle::close(const Error& why, Deadline deadline) {
   std::shared_ptr<Group> group;
-  std::shared_ptr<Liveness> liveness;
+  std::shared_ptr<FailureDetector> detector;
   bool is_gathering = false;
   {
     const std::lock_guard lock(mutex_);
     group = group_;
-    liveness = liveness_;
+    detector = detector_;
     is_gathering = gathering_ > 0;
   }
-  if (liveness) liveness->remove(this);
+  if (detector) detector->remove(this);
   connection_.close();
   server_.close();
   connection_.abort(why);
@@ -279,7 +350,7 @@ bool Lifecycle::close(const Error& why, Deadline deadline) {
   group->destroy();
   const std::lock_guard lock(mutex_);
   group_.reset();
-  liveness_.reset();
+  detector_.reset();
   left_.notify_all();
   return all_ended;
 }

@@ -138,6 +138,7 @@ std::shared_ptr<Ref> References::remote(int32_t to, const std::string& function,
                                         int64_t timeout_ns) {
   InboundCall::require_may_wait();
   context_.peers.require_rank(to);
+  caller_.require_new_calls();  // first: a reference to a value that is not requested would send messages
   Header header;
   header.kind = Kind::kRemote;
   header.function = function;

@@ -46,7 +46,7 @@ class Ref {
  private:
   const std::shared_ptr<References> references_;
   const Fork fork_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the fields below
   bool settled_;
   std::optional<Error> failure_;
   std::vector<std::function<void(const Error*)>> waiting_;

@@ -2,6 +2,7 @@
 #include "rpc/report.hpp"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <utility>
@@ -31,6 +32,35 @@ bool is_about_reference(const CallTable::Pending& call) {
 
 double age_in_seconds(Deadline::Clock::time_point begun) {
   return std::chrono::duration<double>(Deadline::Clock::now() - begun).count();
+}
+
+// The calls from or to one worker.
+struct PeerCalls {
+  size_t count = 0;
+  Deadline::Clock::time_point begun = Deadline::Clock::time_point::max();  // of the oldest
+  std::string oldest;
+  const char* state = "";
+
+  void add(Deadline::Clock::time_point when, const std::string& what, const char* state_of_call) {
+    ++count;
+    if (when >= begun) return;
+    begun = when;
+    oldest = what;
+    state = state_of_call;
+  }
+};
+
+// The first few workers, because error texts and log lines are limited.
+template <typename Describe>
+std::string list_of(const std::map<int32_t, PeerCalls>& all, Describe describe) {
+  constexpr size_t kMost = 8;
+  std::string text;
+  size_t shown = 0;
+  for (const auto& [worker, calls] : all) {
+    if (shown == kMost) return fmt::format("{}, and calls of {} more workers", text, all.size() - shown);
+    text += fmt::format("{}{}", shown++ == 0 ? "" : ", ", describe(worker, calls));
+  }
+  return text;
 }
 
 const char* name_of(Kind kind) {
@@ -157,21 +187,32 @@ std::string Report::calls_json() const {
 }
 
 std::string Report::running_functions() const {
-  std::vector<std::string> all;
+  std::map<int32_t, PeerCalls> all;
   for (const Server::Status& call : server_.calls()) {
-    all.push_back(fmt::format("'{}' for '{}' {} for {:.1f} s", call.function, context_.peers.name(call.from),
-                              call.started ? "runs" : "waits for a thread", age_in_seconds(call.arrived)));
+    const char* const state = call.started ? "runs" : "waits for a thread";
+    all[call.from].add(call.arrived, fmt::format("'{}'", call.function), state);
   }
-  if (all.empty()) all.emplace_back("a callback, or the destructor of a value");
-  return fmt::format("{}", fmt::join(all, ", "));
+  if (all.empty()) return "a callback, or the destructor of a value";
+  return list_of(all, [this](int32_t from, const PeerCalls& calls) {
+    const std::string oldest = fmt::format("{} for '{}' {} for {:.1f} s", calls.oldest, context_.peers.name(from),
+                                           calls.state, age_in_seconds(calls.begun));
+    return calls.count == 1 ? oldest : fmt::format("{} and {} more", oldest, calls.count - 1);
+  });
 }
 
 std::string Report::pending_calls() const {
-  std::string text;
+  std::map<int32_t, PeerCalls> all;
   for (const CallTable::Pending& call : caller_.calls().pending()) {
-    text += fmt::format("; it waits for '{}' on '{}' for {:.1f} s", call.function, context_.peers.name(call.to),
-                        age_in_seconds(call.begun));
+    const bool is_call = call.kind == Kind::kCall || call.kind == Kind::kRemote;
+    all[call.to].add(call.begun, is_call ? fmt::format("'{}'", call.function) : "a message about a reference", "");
   }
+  const std::string waits = list_of(all, [this](int32_t to, const PeerCalls& calls) {
+    const std::string& worker = context_.peers.name(to);
+    const double age = age_in_seconds(calls.begun);
+    if (calls.count == 1) return fmt::format("{} on '{}' for {:.1f} s", calls.oldest, worker, age);
+    return fmt::format("{} calls on '{}', the oldest of them {} for {:.1f} s", calls.count, worker, calls.oldest, age);
+  });
+  const std::string text = waits.empty() ? "" : fmt::format("; it waits for {}", waits);
   return server_.is_idle() ? text : fmt::format("{}; here {}", text, running_functions());
 }
 

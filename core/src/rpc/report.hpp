@@ -30,6 +30,8 @@ class Report {
 
   // Parts of error texts: the pending calls, or "", and the functions that run here.
   std::string pending_calls() const;
+  // Whether calls of this worker to others are pending.
+  bool has_pending_calls() const { return caller_.calls().counts().active > 0; }
   std::string running_functions() const;
   // One sentence for each value of this worker with references.
   std::vector<std::string> leaks() const;

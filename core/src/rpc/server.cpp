@@ -9,7 +9,7 @@
 namespace backplane::core::rpc {
 namespace {
 
-// The id of a reply: its call's number, the attempt to report its loss, and a bit that tells it from a request's id.
+// The id of a reply: its call's number, the attempt to report its loss, and a bit that no request's id has.
 constexpr uint64_t kReplyBit = uint64_t{1} << 63;
 constexpr int kAttemptShift = 60;
 constexpr uint64_t kMaxAttempts = 3;
@@ -87,7 +87,7 @@ void Server::run(const std::shared_ptr<InboundCall>& call) {
   const auto begun = Deadline::Clock::now();
   call->started = true;
   try {
-    if (call->cancelled) fail(BP_CANCELLED, "its caller no longer waits");
+    if (call->cancelled) fail(BP_CANCELLED, "the caller no longer waits");
     value = invoke(*call);
   } catch (...) {
     error.emplace(current_error());
@@ -191,7 +191,7 @@ void Server::send_reply(int32_t to, uint64_t call, const Header& header, Content
     const Error e = current_error();
     references_.forks().take_reply(to, number);
     references_.drop(header.refs);
-    reply_error(to, call, Error(e.status(), fmt::format("its answer could not be sent: {}", e.what())));
+    reply_error(to, call, Error(e.status(), fmt::format("the reply could not be sent: {}", e.what())));
   }
 }
 
@@ -216,7 +216,7 @@ void Server::on_reply_failed(int32_t to, uint64_t id, const Error& error) {
   // With these, nothing was sent: the connection did not break.
   const bool was_sent = error.status() != BP_INVALID && error.status() != BP_RESOURCE;
   const Error reported(was_sent ? BP_PEER_LOST : error.status(),
-                       fmt::format("its answer {}: {}", was_sent ? "was lost" : "could not be sent", error.what()),
+                       fmt::format("the reply {}: {}", was_sent ? "was lost" : "could not be sent", error.what()),
                        context_.peers.own_rank());
   reply_error(to, id & kNumberMask, reported, attempt + 1);
 }

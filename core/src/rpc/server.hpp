@@ -76,7 +76,7 @@ class Server {
   EarlyCancels cancels_;
   std::atomic<uint64_t> arrived_ = 0;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the fields below
   std::condition_variable ended_;
   std::map<std::pair<int32_t, uint64_t>, std::shared_ptr<InboundCall>> calls_;
   bool closed_ = false;

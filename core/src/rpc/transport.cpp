@@ -34,7 +34,8 @@ void handle_report(Body&& body) {
   bp_error err;
   bp_error_init(&err);
   if (guarded(&err, std::forward<Body>(body)) == BP_OK) return;
-  log(BP_LOG_WARN, "rpc: an invalid report of an agent was dropped: {}", err.text);
+  static base::LogLimit limit;  // of reports of this type
+  log(limit, BP_LOG_WARN, "rpc: an invalid report of an agent was dropped: {}", err.text);
 }
 
 void report_received(void* ctx, int32_t from, const bp_rpc_message* message) { sink_of(ctx).received(from, *message); }

@@ -5,6 +5,7 @@
 
 #include "backplane/base/executor.hpp"
 #include "backplane/base/spin_policy.hpp"
+#include "rpc/inbound_call.hpp"
 
 namespace backplane::core::rpc {
 namespace {
@@ -25,12 +26,12 @@ thread_local LastWait last_wait;
 
 void begin_wait() {
   last_wait.begun = SpinPolicy::Clock::now();
-  Executor::begin_blocking();
+  if (!InboundCall::is_inherited()) Executor::begin_blocking();
 }
 
 void end_wait() {
   last_wait.was_brief = SpinPolicy::Clock::now() - last_wait.begun < kBrief;
-  Executor::end_blocking();
+  if (!InboundCall::is_inherited()) Executor::end_blocking();
 }
 
 bool wait_briefly(const std::function<bool()>& ready) {

@@ -7,10 +7,10 @@
 
 namespace backplane::core::rpc {
 
-// Around a wait: another thread of the executor runs functions meanwhile. They nest.
+// Call around a wait, so that another thread of the executor runs functions meanwhile. Calls nest.
 void begin_wait();
 void end_wait();
-// Between the two: polls until ready() for at most 40 us. Returns false when the thread should sleep: at once if its
+// Call between both. Polls until ready() for at most 40 us. Returns false when the thread should sleep: at once if its
 // last wait took longer.
 bool wait_briefly(const std::function<bool()>& ready);
 

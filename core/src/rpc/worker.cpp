@@ -13,7 +13,7 @@ Worker::Worker(const WorkerConfig& config, const Joining& joining)
       context_(config.group->config().rank, joining.names(), joining.max_message_bytes(), joining.threads(),
                config.rpc_timeout_ns),
       connection_(&context_, this),
-      caller_(&context_, &connection_, config.group->job().liveness && config.group->job().liveness->watches()),
+      caller_(&context_, &connection_, config.group->job().detector && config.group->job().detector->watches()),
       references_(&context_, &caller_),
       server_(&context_, &connection_, &references_),
       report_(&context_, &caller_, &references_, &server_, config.group->config().global_ranks),
@@ -52,7 +52,7 @@ uint64_t Worker::call(int32_t to, const std::string& function, Content arguments
 }
 
 std::shared_ptr<Worker> Worker::current() {
-  return InboundCall::current == nullptr ? nullptr : InboundCall::current->worker;
+  return InboundCall::current == nullptr || InboundCall::is_inherited() ? nullptr : InboundCall::current->worker;
 }
 
 bool Worker::cancelled() { return InboundCall::current != nullptr && InboundCall::current->cancelled.load(); }
@@ -63,7 +63,8 @@ void Worker::receive(int32_t from, const bp_rpc_message& message, const Error* p
     payload = std::make_shared<Payload>(message);
   } catch (const std::exception& e) {
     if (message.release != nullptr) message.release(message.owner);
-    log(BP_LOG_ERROR, "rpc: a message of rank {} was dropped: {}", from, e.what());
+    static base::LogLimit limit;
+    log(limit, BP_LOG_ERROR, "rpc: a message of rank {} was dropped: {}", from, e.what());
     return;
   }
   try {
@@ -77,7 +78,8 @@ void Worker::receive(int32_t from, const bp_rpc_message& message, const Error* p
     references_.receive(header, payload.get());
     route(from, std::move(header), std::move(payload), problem);
   } catch (const std::exception& e) {
-    log(BP_LOG_WARN, "rpc: a message of rank {} was dropped: {}", from, e.what());
+    static base::LogLimit limit;
+    log(limit, BP_LOG_WARN, "rpc: a message of rank {} was dropped: {}", from, e.what());
   }
 }
 
@@ -85,7 +87,7 @@ void Worker::route(int32_t from, Header header, std::shared_ptr<Payload> payload
   if (problem != nullptr && header.kind == Kind::kReply) {
     header.kind = Kind::kError;
     header.status = problem->status();
-    header.function = fmt::format("its result could not be received: {}", problem->what());
+    header.function = fmt::format("the result could not be received: {}", problem->what());
   }
   switch (header.kind) {
     case Kind::kReply:
@@ -94,7 +96,7 @@ void Worker::route(int32_t from, Header header, std::shared_ptr<Payload> payload
     case Kind::kCancel:
       return server_.on_cancel(from, header);
     case Kind::kLeave:
-      return lifecycle_.on_peer_gone(from, Error(BP_CANCELLED, "it has shut down", from));
+      return lifecycle_.on_peer_gone(from, Error(BP_CANCELLED, "the worker has shut down", from));
     case Kind::kRepliesLost:
       return caller_.on_replies_lost(from, header.call);
     default:

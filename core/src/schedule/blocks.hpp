@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a buffer is divided among the ranks: equal blocks, the nearest to equal that a count allows, or a v-variant's
+// The division of a buffer among the ranks: equal blocks, blocks whose sizes differ by at most one, or a v-variant's
 // counts and displacements.
 #pragma once
 
@@ -13,10 +13,10 @@ namespace backplane::core {
 
 class Blocks {
  public:
-  // world_size blocks of `count` each, one after the other.
+  // Adjacent blocks of `count` elements each.
   static Blocks equal(uint64_t count) { return Blocks(0, count, 0, nullptr, nullptr); }
-  // `total` elements, the first of them `start`, in `parts` blocks one after the other, whose sizes differ by one at
-  // most, the larger ones first.
+  // `total` elements from `start` on in `parts` adjacent blocks, whose sizes differ by at most one, larger blocks
+  // first.
   static Blocks balanced(uint64_t total, int32_t parts, uint64_t start = 0) {
     const auto size = static_cast<uint64_t>(parts);
     return Blocks(start, total / size, total % size, nullptr, nullptr);
@@ -33,7 +33,7 @@ class Blocks {
     const auto index = static_cast<uint64_t>(block);
     return start_ + index * base_ + std::min(index, larger_);
   }
-  Region in(Where where, int32_t block) const { return {where, offset(block), count(block)}; }
+  Region in(BufferRole buffer, int32_t block) const { return {buffer, offset(block), count(block)}; }
   uint64_t largest(int32_t world_size) const {
     if (counts_ != nullptr) return *std::max_element(counts_, counts_ + world_size);
     return base_ + (larger_ > 0 ? 1 : 0);
@@ -45,15 +45,15 @@ class Blocks {
 
   uint64_t start_;
   uint64_t base_;
-  uint64_t larger_;  // the first so many blocks have one element more
+  uint64_t larger_;  // number of blocks, from the first, that have one more element
   const uint64_t* counts_;
   const uint64_t* displs_;
 };
 
-// (rank + distance) mod world_size, for any distance down to -world_size.
-inline int32_t around(const Problem& problem, int32_t rank, int32_t distance) {
-  const int32_t moved = (rank + distance) % problem.world_size;
-  return moved < 0 ? moved + problem.world_size : moved;
+// (rank + distance) mod world_size, for a distance of -world_size or more.
+inline int32_t neighbor(const CollectiveSpec& spec, int32_t rank, int32_t distance) {
+  const int32_t moved = (rank + distance) % spec.world_size;
+  return moved < 0 ? moved + spec.world_size : moved;
 }
 
 }  // namespace backplane::core

@@ -8,17 +8,17 @@
 
 namespace backplane::core {
 
-Schedule binomial_broadcast(const Problem& problem) {
-  const BinomialTree tree(problem);
-  const Region all = output(0, problem.count);
+Schedule binomial_broadcast(const CollectiveSpec& spec) {
+  const BinomialTree tree(spec);
+  const Region all = output(0, spec.count);
   Builder builder;
   if (tree.is_root()) {
-    builder.copy(all, input(0, problem.count));
+    builder.copy(all, input(0, spec.count));
   } else {
     builder.recv(tree.parent(), all);
   }
   builder.end_round();
-  for (const Subtree& child : tree.children_largest_first()) {  // the longest way first
+  for (const Subtree& child : tree.children_largest_first()) {
     builder.send(child.rank, all);
     builder.end_round();
   }
@@ -26,20 +26,20 @@ Schedule binomial_broadcast(const Problem& problem) {
 }
 
 // Scatter down the binomial tree, then all_gather around the ring (van de Geijn; Thakur, Rabenseifner, Gropp 2005,
-// section 4.2). The output is cut into one chunk per place, so that a subtree's chunks lie side by side. A rank that
-// passed chunks on in the scatter has them already: its neighbour leaves them out of the ring, and so the root, whose
-// output is its input, receives nothing at all.
-Schedule ring_broadcast(const Problem& problem) {
-  const BinomialTree tree(problem);
-  const Blocks chunks = Blocks::balanced(problem.count, problem.world_size);
+// section 4.2). The output is cut into one chunk per relative rank, so that the chunks of a subtree are adjacent. A
+// rank has the chunks that it forwarded in the scatter, so its neighbor does not send them again. The root, whose
+// output is its input, therefore receives nothing.
+Schedule ring_broadcast(const CollectiveSpec& spec) {
+  const BinomialTree tree(spec);
+  const Blocks chunks = Blocks::balanced(spec.count, spec.world_size);
   const auto chunks_of = [&chunks](const Subtree& subtree) {
-    const int32_t last = subtree.place + subtree.span - 1;
-    return output(chunks.offset(subtree.place),
-                  chunks.offset(last) + chunks.count(last) - chunks.offset(subtree.place));
+    const int32_t last = subtree.relative_rank + subtree.span - 1;
+    return output(chunks.offset(subtree.relative_rank),
+                  chunks.offset(last) + chunks.count(last) - chunks.offset(subtree.relative_rank));
   };
   Builder builder;
   if (tree.is_root()) {
-    builder.copy(output(0, problem.count), input(0, problem.count));
+    builder.copy(output(0, spec.count), input(0, spec.count));
   } else {
     builder.recv(tree.parent(), chunks_of(tree.own()));
   }
@@ -49,17 +49,17 @@ Schedule ring_broadcast(const Problem& problem) {
     builder.end_round();
   }
 
-  const int32_t place = tree.own().place;
-  const Subtree next = tree.subtree(around(problem, place, 1));
-  const int32_t previous = around(problem, problem.rank, -1);
+  const int32_t relative_rank = tree.own().relative_rank;
+  const Subtree next = tree.subtree(neighbor(spec, relative_rank, 1));
+  const int32_t previous = neighbor(spec, spec.rank, -1);
   const auto has = [](const Subtree& subtree, int32_t chunk) {
-    return chunk >= subtree.place && chunk < subtree.place + subtree.span;
+    return chunk >= subtree.relative_rank && chunk < subtree.relative_rank + subtree.span;
   };
-  for (int32_t hop = 0; hop + 1 < problem.world_size; ++hop) {
-    const int32_t leaving = around(problem, place, -hop);
-    const int32_t coming = around(problem, place, -hop - 1);
-    if (!has(next, leaving)) builder.send(next.rank, chunks.in(Where::kOutput, leaving));
-    if (!has(tree.own(), coming)) builder.recv(previous, chunks.in(Where::kOutput, coming));
+  for (int32_t hop = 0; hop + 1 < spec.world_size; ++hop) {
+    const int32_t outgoing = neighbor(spec, relative_rank, -hop);
+    const int32_t incoming = neighbor(spec, relative_rank, -hop - 1);
+    if (!has(next, outgoing)) builder.send(next.rank, chunks.in(BufferRole::kOutput, outgoing));
+    if (!has(tree.own(), incoming)) builder.recv(previous, chunks.in(BufferRole::kOutput, incoming));
     builder.end_round();
   }
   return std::move(builder).finish();

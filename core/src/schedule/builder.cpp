@@ -48,13 +48,13 @@ Schedule Builder::finish() && {
 }
 
 void Builder::add(const Step& step) {
-  cover(step.target);
-  cover(step.source);
+  reserve_scratch(step.target);
+  reserve_scratch(step.source);
   schedule_.steps.push_back(step);
 }
 
-void Builder::cover(const Region& region) {
-  if (region.where != Where::kScratch) return;
+void Builder::reserve_scratch(const Region& region) {
+  if (region.buffer != BufferRole::kScratch) return;
   schedule_.scratch_count = std::max(schedule_.scratch_count, region.offset + region.count);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes a Schedule step by step and keeps its invariants: no step of count 0 (except a barrier's messages), no empty
-// round, and scratch_count large enough for every region named.
+// Builds a Schedule step by step and keeps its invariants: no step of count 0 (except a barrier's messages), no empty
+// round, and a scratch_count that covers every region.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace backplane::core {
 
-inline Region input(uint64_t offset, uint64_t count) { return {Where::kInput, offset, count}; }
-inline Region output(uint64_t offset, uint64_t count) { return {Where::kOutput, offset, count}; }
-inline Region scratch(uint64_t offset, uint64_t count) { return {Where::kScratch, offset, count}; }
+inline Region input(uint64_t offset, uint64_t count) { return {BufferRole::kInput, offset, count}; }
+inline Region output(uint64_t offset, uint64_t count) { return {BufferRole::kOutput, offset, count}; }
+inline Region scratch(uint64_t offset, uint64_t count) { return {BufferRole::kScratch, offset, count}; }
 
-// Only the arguments of reduce() name an order; all the combinations are commutative by bits (reduce/combine.hpp), so
-// the order is for the reader and for operations to come.
+// The order of the operands of reduce(). All current reduce operations give the same bits in either order
+// (reduce/combine.hpp).
 enum class Order : uint8_t { kTargetFirst, kSourceFirst };
 
 // Within a round all sends and recvs come before the first copy or reduce.
@@ -25,14 +25,14 @@ class Builder {
   void recv(int32_t peer, Region target);
   void copy(Region target, Region source);
   void reduce(Region target, Region source, Order order, bool completes = false);
-  // Both with nothing in them.
+  // Sends and receives an empty message.
   void signal(int32_t to, int32_t from);
   void end_round();
   Schedule finish() &&;
 
  private:
   void add(const Step& step);
-  void cover(const Region& region);
+  void reserve_scratch(const Region& region);
 
   Schedule schedule_;
 };

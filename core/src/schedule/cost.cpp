@@ -7,13 +7,13 @@ namespace backplane::core {
 
 namespace {
 
-// W of the formulas, and what follows from it.
+// W of the formulas, and terms in W.
 struct Size {
   explicit Size(int32_t world_size)
       : all(world_size),
         others(world_size - 1),
         rounds(std::bit_width(static_cast<uint32_t>(world_size) - 1)),
-        // A fold costs two more than the power of two below.
+        // A fold adds two rounds to those of the largest power of two below W.
         folded_rounds(std::has_single_bit(static_cast<uint32_t>(world_size)) ? rounds : rounds + 1) {}
 
   double all;
@@ -22,7 +22,7 @@ struct Size {
   double folded_rounds;
 };
 
-// The sources are those of the schedules; see collectives.hpp.
+// The sources of the formulas are named at the schedules (see collectives.hpp).
 Cost rooted(Algorithm algorithm, uint32_t kind, const Size& size, double bytes) {
   const double both_halves = 2 * bytes * size.others / size.all;
   switch (kind) {
@@ -38,7 +38,7 @@ Cost rooted(Algorithm algorithm, uint32_t kind, const Size& size, double bytes) 
   }
 }
 
-Cost everywhere(Algorithm algorithm, uint32_t kind, const Size& size, double bytes) {
+Cost unrooted(Algorithm algorithm, uint32_t kind, const Size& size, double bytes) {
   switch (kind) {
     case BP_BARRIER:
       return {size.rounds, 0, 0};
@@ -50,7 +50,7 @@ Cost everywhere(Algorithm algorithm, uint32_t kind, const Size& size, double byt
       if (algorithm == Algorithm::kBruck) return {size.rounds, size.others * bytes, size.all * bytes};
       return {size.others, size.others * bytes, 0};
     case BP_ALL_TO_ALL:
-      // Bruck turns the blocks twice, and packs and unpacks half of them in every round.
+      // Bruck rotates all blocks twice, and packs and unpacks half of them in every round.
       if (algorithm == Algorithm::kBruck)
         return {size.rounds, size.rounds * bytes * size.all / 2, (size.rounds + 1) * bytes * size.all};
       return {size.others, size.others * bytes, 0};
@@ -63,8 +63,7 @@ Cost everywhere(Algorithm algorithm, uint32_t kind, const Size& size, double byt
 }
 
 // The bytes that a link carries in the time that one message needs to start: 10 us at 1.6 GB/s, TCP on loopback or a
-// 10 to 25 Gbit/s network. Shared memory has less and is not hurt by a tree that is kept a little too long; the choice
-// changes slowly with it.
+// 10 to 25 Gbit/s network. Shared memory carries fewer, but the choice depends only weakly on this number.
 constexpr double kStartupBytes = 16384;
 // Memory copies about four times as fast as such a link.
 constexpr double kCopyWeight = 0.25;
@@ -78,26 +77,26 @@ double time_of(const Cost& cost) { return cost.messages * kStartupBytes + cost.b
 
 }  // namespace
 
-Cost cost_of(Algorithm algorithm, const Problem& problem) {
-  const Size size(problem.world_size);
-  const double bytes = static_cast<double>(problem.count) * static_cast<double>(problem.element_size);
-  switch (problem.kind) {
+Cost cost_of(Algorithm algorithm, const CollectiveSpec& spec) {
+  const Size size(spec.world_size);
+  const double bytes = static_cast<double>(spec.count) * static_cast<double>(spec.element_size);
+  switch (spec.kind) {
     case BP_BROADCAST:
     case BP_REDUCE:
     case BP_GATHER:
     case BP_SCATTER:
-      return rooted(algorithm, problem.kind, size, bytes);
+      return rooted(algorithm, spec.kind, size, bytes);
     default:
-      return everywhere(algorithm, problem.kind, size, bytes);
+      return unrooted(algorithm, spec.kind, size, bytes);
   }
 }
 
-Algorithm choose_algorithm(const Problem& problem) {
-  const std::vector<Algorithm> algorithms = algorithms_for(problem.kind);
+Algorithm choose_algorithm(const CollectiveSpec& spec) {
+  const std::vector<Algorithm> algorithms = algorithms_for(spec.kind);
   Algorithm best = algorithms.at(0);
-  if (varying(problem.kind)) return best;
+  if (varying(spec.kind)) return best;
   for (const Algorithm algorithm : algorithms)
-    if (time_of(cost_of(algorithm, problem)) < time_of(cost_of(best, problem))) best = algorithm;
+    if (time_of(cost_of(algorithm, spec)) < time_of(cost_of(best, spec))) best = algorithm;
   return best;
 }
 

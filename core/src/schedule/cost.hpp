@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a schedule costs the busiest rank, by the formulas of its paper; the choice of an algorithm compares them.
+// The cost of a schedule for the busiest rank, by the formulas of its paper, for the choice of an algorithm.
 #pragma once
 
 #include "schedule/schedule.hpp"
@@ -8,12 +8,12 @@
 namespace backplane::core {
 
 struct Cost {
-  double messages = 0;  // one after the other
+  double messages = 0;  // in sequence
   double bytes = 0;     // sent or received, whichever is more
-  double copied = 0;    // bytes moved within the rank's own memory, beyond what every algorithm for this kind moves
+  double copied = 0;    // bytes moved within the rank's memory, in addition to those of every algorithm for the kind
 };
 
-// Not for v-variants, whose sizes a rank does not know.
-Cost cost_of(Algorithm algorithm, const Problem& problem);
+// Not for v-variants: a rank does not know their sizes.
+Cost cost_of(Algorithm algorithm, const CollectiveSpec& spec);
 
 }  // namespace backplane::core

@@ -11,13 +11,13 @@ namespace backplane::core {
 
 namespace {
 
-// A subtree's blocks arrive in the order of places. Those are ranks in order, except in the one subtree that wraps
-// around the last rank: that one is received into scratch memory and copied in two parts.
-void receive_at_root(Builder& builder, const Problem& problem, const Subtree& child) {
-  const uint64_t count = problem.count;
+// The blocks of a subtree arrive in the order of relative ranks, which is the order of ranks except in the subtree that
+// wraps around the last rank. That one is received into scratch and copied in two parts.
+void receive_at_root(Builder& builder, const CollectiveSpec& spec, const Subtree& child) {
+  const uint64_t count = spec.count;
   const auto first = static_cast<uint64_t>(child.rank);
   const auto span = static_cast<uint64_t>(child.span);
-  const uint64_t before_wrap = std::min(span, static_cast<uint64_t>(problem.world_size) - first);
+  const uint64_t before_wrap = std::min(span, static_cast<uint64_t>(spec.world_size) - first);
   if (before_wrap == span) {
     builder.recv(child.rank, output(first * count, span * count));
   } else {
@@ -30,16 +30,16 @@ void receive_at_root(Builder& builder, const Problem& problem, const Subtree& ch
 
 }  // namespace
 
-// Thakur, Rabenseifner, Gropp 2005, section 4.3 (the scatter, upside down).
-Schedule binomial_gather(const Problem& problem) {
-  const BinomialTree tree(problem);
-  const uint64_t count = problem.count;
+// Thakur, Rabenseifner, Gropp 2005, section 4.3 (the scatter, reversed).
+Schedule binomial_gather(const CollectiveSpec& spec) {
+  const BinomialTree tree(spec);
+  const uint64_t count = spec.count;
   Builder builder;
   if (tree.is_root()) {
-    builder.copy(output(static_cast<uint64_t>(problem.rank) * count, count), input(0, count));
+    builder.copy(output(static_cast<uint64_t>(spec.rank) * count, count), input(0, count));
     builder.end_round();
     for (const Subtree& child : tree.children()) {
-      receive_at_root(builder, problem, child);
+      receive_at_root(builder, spec, child);
       builder.end_round();
     }
     return std::move(builder).finish();
@@ -51,7 +51,7 @@ Schedule binomial_gather(const Problem& problem) {
   builder.copy(scratch(0, count), input(0, count));
   builder.end_round();
   for (const Subtree& child : tree.children()) {
-    const auto above = static_cast<uint64_t>(child.place - tree.own().place);
+    const auto above = static_cast<uint64_t>(child.relative_rank - tree.own().relative_rank);
     builder.recv(child.rank, scratch(above * count, static_cast<uint64_t>(child.span) * count));
     builder.end_round();
   }
@@ -59,20 +59,19 @@ Schedule binomial_gather(const Problem& problem) {
   return std::move(builder).finish();
 }
 
-Schedule linear_gather(const Problem& problem) {
-  const bool varying = problem.kind == BP_GATHERV;
+Schedule linear_gather(const CollectiveSpec& spec) {
+  const bool varying = spec.kind == BP_GATHERV;
   Builder builder;
-  if (problem.rank != problem.root) {
-    builder.send(problem.root, input(0, varying ? problem.own_count : problem.count));
+  if (spec.rank != spec.root) {
+    builder.send(spec.root, input(0, varying ? spec.own_count : spec.count));
     return std::move(builder).finish();
   }
-  const Blocks blocks =
-      varying ? Blocks::varying(problem.out_counts, problem.out_displs) : Blocks::equal(problem.count);
-  for (int32_t distance = 1; distance < problem.world_size; ++distance) {
-    const int32_t peer = around(problem, problem.rank, distance);
-    builder.recv(peer, blocks.in(Where::kOutput, peer));
+  const Blocks blocks = varying ? Blocks::varying(spec.out_counts, spec.out_displs) : Blocks::equal(spec.count);
+  for (int32_t distance = 1; distance < spec.world_size; ++distance) {
+    const int32_t peer = neighbor(spec, spec.rank, distance);
+    builder.recv(peer, blocks.in(BufferRole::kOutput, peer));
   }
-  builder.copy(blocks.in(Where::kOutput, problem.rank), input(0, blocks.count(problem.rank)));
+  builder.copy(blocks.in(BufferRole::kOutput, spec.rank), input(0, blocks.count(spec.rank)));
   return std::move(builder).finish();
 }
 

@@ -10,36 +10,36 @@ namespace backplane::core {
 
 namespace {
 
-Blocks input_blocks(const Problem& problem) {
-  if (problem.kind == BP_REDUCE_SCATTERV) return Blocks::varying(problem.in_counts, problem.in_displs);
-  return Blocks::equal(problem.count);
+Blocks input_blocks(const CollectiveSpec& spec) {
+  if (spec.kind == BP_REDUCE_SCATTERV) return Blocks::varying(spec.in_counts, spec.in_displs);
+  return Blocks::equal(spec.count);
 }
 
 }  // namespace
 
-Schedule ring_reduce_scatter(const Problem& problem) {
-  const Blocks blocks = input_blocks(problem);
+Schedule ring_reduce_scatter(const CollectiveSpec& spec) {
+  const Blocks blocks = input_blocks(spec);
   Builder builder;
-  ring_reduce_scatter(builder, problem, blocks, output(0, blocks.count(problem.rank)));
+  ring_reduce_scatter(builder, spec, blocks, output(0, blocks.count(spec.rank)));
   return std::move(builder).finish();
 }
 
-// Thakur, Rabenseifner, Gropp 2005, section 4.3: at distance d every rank hands its part of a block straight to the
-// block's owner. In place the output is the input's own block, the only one that is never sent.
-Schedule pairwise_reduce_scatter(const Problem& problem) {
-  const Blocks blocks = input_blocks(problem);
-  const int32_t rank = problem.rank;
+// Thakur, Rabenseifner, Gropp 2005, section 4.3: at distance d every rank sends its part of a block to the block's
+// owner. In place, the output is this rank's block of the input, which is never sent.
+Schedule pairwise_reduce_scatter(const CollectiveSpec& spec) {
+  const Blocks blocks = input_blocks(spec);
+  const int32_t rank = spec.rank;
   const Region sum = output(0, blocks.count(rank));
   const Region arrived = scratch(0, blocks.count(rank));
   Builder builder;
-  builder.copy(sum, blocks.in(Where::kInput, rank));
+  builder.copy(sum, blocks.in(BufferRole::kInput, rank));
   builder.end_round();
-  for (int32_t distance = 1; distance < problem.world_size; ++distance) {
-    const int32_t to = around(problem, rank, distance);
-    const int32_t from = around(problem, rank, -distance);
-    builder.send(to, blocks.in(Where::kInput, to));
+  for (int32_t distance = 1; distance < spec.world_size; ++distance) {
+    const int32_t to = neighbor(spec, rank, distance);
+    const int32_t from = neighbor(spec, rank, -distance);
+    builder.send(to, blocks.in(BufferRole::kInput, to));
     builder.recv(from, arrived);
-    const bool completes = distance + 1 == problem.world_size;
+    const bool completes = distance + 1 == spec.world_size;
     builder.reduce(sum, arrived, from < rank ? Order::kSourceFirst : Order::kTargetFirst, completes);
     builder.end_round();
   }

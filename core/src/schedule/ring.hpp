@@ -10,17 +10,17 @@
 
 namespace backplane::core {
 
-// Leaves in `result`, on rank r, block r of all inputs combined. Block b travels from rank b + 1 up to rank b, and each
-// rank on the way adds its own part: one chain per block. Scratch from ring_scratch() on is free for the caller.
-// `result` may be input's own block, which is read last and never sent.
-void ring_reduce_scatter(Builder& builder, const Problem& problem, const Blocks& blocks, Region result);
-uint64_t ring_scratch(const Problem& problem, const Blocks& blocks);
-// The round of one hop of it, of 0 ... world_size - 2; `scratch_at` is where ring_scratch() elements of scratch begin.
-void ring_reduce_scatter_hop(Builder& builder, const Problem& problem, const Blocks& blocks, Region result,
+// Reduces block r of all inputs into `result` on rank r. Block b travels from rank b + 1 around the ring to rank b, and
+// each rank adds its input. Uses the first ring_scratch() elements of scratch. `result` may be this rank's block of the
+// input, which is read last and never sent.
+void ring_reduce_scatter(Builder& builder, const CollectiveSpec& spec, const Blocks& blocks, Region result);
+uint64_t ring_scratch(const CollectiveSpec& spec, const Blocks& blocks);
+// One round of it. `hop`: 0 to world_size - 2. Uses ring_scratch() elements of scratch from `scratch_at` on.
+void ring_reduce_scatter_hop(Builder& builder, const CollectiveSpec& spec, const Blocks& blocks, Region result,
                              uint64_t scratch_at, int32_t hop);
 
-// Every rank has its own block in place in the output; afterwards every rank has all of them.
-void ring_all_gather(Builder& builder, const Problem& problem, const Blocks& blocks);
-void ring_all_gather_hop(Builder& builder, const Problem& problem, const Blocks& blocks, int32_t hop);
+// Distributes the blocks: before it, each rank's output contains its own block; afterwards, all blocks.
+void ring_all_gather(Builder& builder, const CollectiveSpec& spec, const Blocks& blocks);
+void ring_all_gather_hop(Builder& builder, const CollectiveSpec& spec, const Blocks& blocks, int32_t hop);
 
 }  // namespace backplane::core

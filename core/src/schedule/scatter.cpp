@@ -11,13 +11,13 @@ namespace backplane::core {
 
 namespace {
 
-// The blocks of a subtree side by side: as they stand in the input, except for the one subtree that wraps around the
-// last rank, which is put together in scratch.
-Region blocks_at_root(Builder& builder, const Problem& problem, const Subtree& child) {
-  const uint64_t count = problem.count;
+// The blocks of a subtree as one region: of the input or, for the subtree that wraps around the last rank, of scratch,
+// where they are copied together.
+Region blocks_at_root(Builder& builder, const CollectiveSpec& spec, const Subtree& child) {
+  const uint64_t count = spec.count;
   const auto first = static_cast<uint64_t>(child.rank);
   const auto span = static_cast<uint64_t>(child.span);
-  const uint64_t before_wrap = std::min(span, static_cast<uint64_t>(problem.world_size) - first);
+  const uint64_t before_wrap = std::min(span, static_cast<uint64_t>(spec.world_size) - first);
   if (before_wrap == span) return input(first * count, span * count);
   const uint64_t wrapped = span - before_wrap;
   builder.copy(scratch(0, before_wrap * count), input(first * count, before_wrap * count));
@@ -29,9 +29,9 @@ Region blocks_at_root(Builder& builder, const Problem& problem, const Subtree& c
 }  // namespace
 
 // Thakur, Rabenseifner, Gropp 2005, section 4.2 (the first half of the long broadcast).
-Schedule binomial_scatter(const Problem& problem) {
-  const BinomialTree tree(problem);
-  const uint64_t count = problem.count;
+Schedule binomial_scatter(const CollectiveSpec& spec) {
+  const BinomialTree tree(spec);
+  const uint64_t count = spec.count;
   Builder builder;
   if (!tree.is_root() && tree.children().empty()) {
     builder.recv(tree.parent(), output(0, count));
@@ -40,29 +40,29 @@ Schedule binomial_scatter(const Problem& problem) {
   if (!tree.is_root()) builder.recv(tree.parent(), scratch(0, static_cast<uint64_t>(tree.own().span) * count));
   builder.end_round();
   for (const Subtree& child : tree.children_largest_first()) {
-    const auto below = static_cast<uint64_t>(child.place - tree.own().place);
-    builder.send(child.rank, tree.is_root() ? blocks_at_root(builder, problem, child)
+    const auto below = static_cast<uint64_t>(child.relative_rank - tree.own().relative_rank);
+    builder.send(child.rank, tree.is_root() ? blocks_at_root(builder, spec, child)
                                             : scratch(below * count, static_cast<uint64_t>(child.span) * count));
     builder.end_round();
   }
   builder.copy(output(0, count),
-               tree.is_root() ? input(static_cast<uint64_t>(problem.rank) * count, count) : scratch(0, count));
+               tree.is_root() ? input(static_cast<uint64_t>(spec.rank) * count, count) : scratch(0, count));
   return std::move(builder).finish();
 }
 
-Schedule linear_scatter(const Problem& problem) {
-  const bool varying = problem.kind == BP_SCATTERV;
+Schedule linear_scatter(const CollectiveSpec& spec) {
+  const bool varying = spec.kind == BP_SCATTERV;
   Builder builder;
-  if (problem.rank != problem.root) {
-    builder.recv(problem.root, output(0, varying ? problem.own_count : problem.count));
+  if (spec.rank != spec.root) {
+    builder.recv(spec.root, output(0, varying ? spec.own_count : spec.count));
     return std::move(builder).finish();
   }
-  const Blocks blocks = varying ? Blocks::varying(problem.in_counts, problem.in_displs) : Blocks::equal(problem.count);
-  for (int32_t distance = 1; distance < problem.world_size; ++distance) {
-    const int32_t peer = around(problem, problem.rank, distance);
-    builder.send(peer, blocks.in(Where::kInput, peer));
+  const Blocks blocks = varying ? Blocks::varying(spec.in_counts, spec.in_displs) : Blocks::equal(spec.count);
+  for (int32_t distance = 1; distance < spec.world_size; ++distance) {
+    const int32_t peer = neighbor(spec, spec.rank, distance);
+    builder.send(peer, blocks.in(BufferRole::kInput, peer));
   }
-  builder.copy(output(0, blocks.count(problem.rank)), blocks.in(Where::kInput, problem.rank));
+  builder.copy(output(0, blocks.count(spec.rank)), blocks.in(BufferRole::kInput, spec.rank));
   return std::move(builder).finish();
 }
 

@@ -12,10 +12,10 @@ namespace {
 struct Entry {
   uint32_t kind;
   Algorithm algorithm;
-  Schedule (*make)(const Problem& problem);
+  Schedule (*make)(const CollectiveSpec& spec);
 };
 
-// A kind's default stands first.
+// The default of a kind comes first.
 constexpr Entry kEntries[] = {
     {BP_BARRIER, Algorithm::kDissemination, dissemination_barrier},
     {BP_BROADCAST, Algorithm::kBinomial, binomial_broadcast},
@@ -53,10 +53,10 @@ std::vector<Algorithm> algorithms_for(uint32_t kind) {
   return found;
 }
 
-Schedule make_schedule(Algorithm algorithm, const Problem& problem) {
+Schedule make_schedule(Algorithm algorithm, const CollectiveSpec& spec) {
   for (const Entry& entry : kEntries) {
-    if (entry.kind != problem.kind || entry.algorithm != algorithm) continue;
-    Schedule schedule = entry.make(problem);
+    if (entry.kind != spec.kind || entry.algorithm != algorithm) continue;
+    Schedule schedule = entry.make(spec);
     schedule.algorithm = algorithm;
     return schedule;
   }

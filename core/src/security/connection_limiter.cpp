@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "security/connection_limiter.hpp"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 
 namespace backplane::core {
@@ -46,14 +44,6 @@ void ConnectionLimiter::release(ConnectionId connection) {
   group->second.erase(connection);
   if (group->second.empty()) by_address_.erase(group);
   addresses_.erase(found);
-}
-
-size_t max_pending_connections() {
-  constexpr size_t kMaxLimit = 1024;
-  constexpr size_t kMinLimit = 16;
-  rlimit limit = {};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kMaxLimit;
-  return std::clamp<size_t>(static_cast<size_t>(limit.rlim_cur) / 4, kMinLimit, kMaxLimit);
 }
 
 }  // namespace backplane::core

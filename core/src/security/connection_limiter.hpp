@@ -37,7 +37,4 @@ class ConnectionLimiter {
   std::map<Address, Connections> by_address_;
 };
 
-// The limit for this process: a quarter of its descriptors, at most 1024.
-size_t max_pending_connections();
-
 }  // namespace backplane::core

@@ -76,12 +76,14 @@ std::string Sealer::seal(std::string_view head, std::string_view payload) {
   return frame;
 }
 
-bool Opener::open(std::string& body) {
-  if (body.size() < kSealBytes) return false;
-  const bool sound = ::crypto_aead_chacha20poly1305_ietf_decrypt(raw(body), nullptr, nullptr, raw(body), body.size(),
-                                                                 nullptr, 0, nonce(count_++).data(), key_.data()) == 0;
-  body.resize(sound ? body.size() - kSealBytes : 0);
-  return sound;
+std::optional<std::string_view> Opener::open(std::span<char> body) {
+  if (body.size() < kSealBytes) return std::nullopt;
+  auto* const bytes = reinterpret_cast<unsigned char*>(body.data());
+  if (::crypto_aead_chacha20poly1305_ietf_decrypt(bytes, nullptr, nullptr, bytes, body.size(), nullptr, 0,
+                                                  nonce(count_++).data(), key_.data()) != 0) {
+    return std::nullopt;
+  }
+  return std::string_view(body.data(), body.size() - kSealBytes);
 }
 
 }  // namespace backplane::core

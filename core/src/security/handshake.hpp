@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -57,8 +58,8 @@ class Sealer {
 class Opener {
  public:
   explicit Opener(const Key& key) : key_(key) {}
-  // Decrypts the body of a frame in place. False if it is not authentic: then the connection must be closed.
-  bool open(std::string& body);
+  // Decrypts the body of a frame in place. Nothing if it is not authentic: then the connection must be closed.
+  std::optional<std::string_view> open(std::span<char> body);
 
  private:
   const Key key_;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "backplane/base/descriptor.hpp"
 #include "environment.hpp"
 #include "error.hpp"
 #include "text.hpp"
@@ -19,20 +20,6 @@ namespace {
 constexpr const char* kFileVariable = "BACKPLANE_SECRET_FILE";
 constexpr const char* kDescriptorVariable = "BACKPLANE_SECRET_FD";
 constexpr std::string_view kSecretPurpose = "backplane job secret 1";
-
-class SecretFile {
- public:
-  explicit SecretFile(int fd) : fd_(fd) {}
-  ~SecretFile() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  SecretFile(const SecretFile&) = delete;
-  SecretFile& operator=(const SecretFile&) = delete;
-  int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 // A buffer for a secret, with room for the newline and one byte more, to detect longer ones. Erased at the end.
 struct SecretBytes {
@@ -64,8 +51,8 @@ std::shared_ptr<const Secret> read_secret(int fd, const std::string& where) {
 std::shared_ptr<const Secret> read_secret_file(const std::string& path) {
   const std::string where = fmt::format("{} ({})", quoted(path), kFileVariable);
   // O_NONBLOCK: a FIFO is refused below instead of blocking.
-  const SecretFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) fail(BP_INVALID, "cannot open the job's secret {}: {}", where, reason(errno));
+  const base::Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) fail(BP_INVALID, "cannot open the job's secret {}: {}", where, reason(errno));
   struct stat info = {};
   if (::fstat(file.get(), &info) != 0) fail(BP_INVALID, "cannot examine the job's secret {}: {}", where, reason(errno));
   if (!S_ISREG(info.st_mode)) {
@@ -120,7 +107,7 @@ Secret::Secret(std::string_view bytes, const std::string& where) {
 
 std::string secret_variable() {
   for (const char* name : {kFileVariable, kDescriptorVariable}) {
-    if (variable(name)) return name;
+    if (name == kFileVariable ? trusted_variable(name) : variable(name)) return name;
   }
   return "";
 }
@@ -133,7 +120,7 @@ std::string without_secret_advice() {
 }
 
 std::shared_ptr<const Secret> environment_secret() {
-  const auto path = variable(kFileVariable);
+  const auto path = trusted_variable(kFileVariable);
   const auto descriptor = variable(kDescriptorVariable);
   if (path && descriptor) fail(BP_INVALID, "{} and {} are both set; unset one", kFileVariable, kDescriptorVariable);
   if (path) return read_secret_file(*path);

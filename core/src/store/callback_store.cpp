@@ -212,7 +212,7 @@ class CallbackStore final : public Store {
   }
 
   std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)>, Deadline) override {
-    // Not a view: a rank leaves also when its group was aborted.
+    // Not a view, which the abort of a group would interrupt: the rank must still leave.
     return std::make_unique<CallbackMembership>(make(callbacks_), enrolment.scope, enrolment.rank);
   }
 

@@ -52,7 +52,7 @@ class Access {
 
   ~Access() {
     if (locked_) file_.log.unlock();
-    // Only if it changed: calls that wait for keys would otherwise wake each other for ever.
+    // Only if it changed: calls that wait for keys would otherwise wake each other endlessly.
     const bool changed = file_.log.applied() != applied_;
     const std::lock_guard lock(file_.mutex);
     file_.in_use = false;
@@ -147,6 +147,16 @@ class FileStore final : public Store {
     return table.remove(key);
   }
 
+  bool removes_prefixes() const override { return true; }
+  void remove_prefix(std::string_view prefix, Deadline deadline) override {
+    check_key(prefix);
+    Access access(*file_, *interruption_, deadline);
+    Table& table = access.lock_file();
+    file_->log.append_remove_prefix(prefix);
+    table.remove_prefix(prefix);
+    file_->log.compact(table);
+  }
+
   int64_t num_keys(Deadline deadline) override {
     Access access(*file_, *interruption_, deadline);
     return access.lock_file().size();
@@ -190,7 +200,7 @@ class FileStore final : public Store {
     }
   }
 
-  // Ended early by a change that this process makes, and by an interruption.
+  // Waits. A change by this process or an interruption ends the wait early.
   void pause(const Deadline& deadline, int64_t pause_ns) {
     std::unique_lock lock(file_->mutex);
     interruption_->check();

@@ -21,7 +21,7 @@ struct Memory {
   std::mutex mutex;
   std::condition_variable changed;  // a key was set, or a handle was interrupted
   Table table;                      // guarded by mutex
-  // Guarded by mutex. Ranks leave but are never lost: a thread does not die alone.
+  // Guarded by mutex. Ranks leave but are never lost, because they are threads of one process.
   MembershipTable members{[](ClientId, const std::string&, const Loss&) {}};
   ClientId last_client = 0;
 };
@@ -112,6 +112,13 @@ class InprocStore final : public Store {
     check_key(key);
     const auto lock = enter();
     return memory_->table.remove(key);
+  }
+
+  bool removes_prefixes() const override { return true; }
+  void remove_prefix(std::string_view prefix, Deadline) override {
+    check_key(prefix);
+    const auto lock = enter();
+    memory_->table.remove_prefix(prefix);
   }
 
   int64_t num_keys(Deadline) override {

@@ -31,16 +31,24 @@ class PrefixStore final : public Store {
     return inner_->compare_set(full(key), expected, desired, deadline);
   }
   bool remove(std::string_view key, Deadline deadline) override { return inner_->remove(full(key), deadline); }
+  bool removes_prefixes() const override { return inner_->removes_prefixes(); }
+  void remove_prefix(std::string_view prefix, Deadline deadline) override {
+    inner_->remove_prefix(prefix_ + std::string(prefix), deadline);
+  }
   int64_t num_keys(Deadline deadline) override { return inner_->num_keys(deadline); }
   std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
                                      Deadline deadline) override {
     return inner_->enroll({prefix_ + enrolment.scope, enrolment.rank, enrolment.identity}, std::move(on_loss),
                           deadline);
   }
+  void report_end(const Enrolment& rank, const std::string& reason, Deadline deadline) override {
+    inner_->report_end({prefix_ + rank.scope, rank.rank, rank.identity}, reason, deadline);
+  }
   void interrupt(int32_t status, const std::string& why) override { inner_->interrupt(status, why); }
   bool interrupted() const override { return inner_->interrupted(); }
   std::shared_ptr<Store> view() override { return std::make_shared<PrefixStore>(inner_->view(), prefix_); }
   std::string describe() const override { return inner_->describe(); }
+  std::string local_address() const override { return inner_->local_address(); }
 
  private:
   std::string full(std::string_view key) const {

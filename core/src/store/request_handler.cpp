@@ -10,39 +10,40 @@
 namespace backplane::core {
 namespace {
 
-constexpr size_t kMaxWaiters = size_t{1} << 20;  // of all clients together
+// Estimates of the memory of a waiting request, and of each of its keys in addition to its bytes.
+constexpr size_t kWaiterBytes = 320;
+constexpr size_t kKeyBytes = sizeof(std::string);
 
-bool waits(Operation operation) { return operation == Operation::kGet || operation == Operation::kWait; }
+bool waits(RequestKind operation) { return operation == RequestKind::kGet || operation == RequestKind::kWait; }
 
 // Clients check their arguments; this refuses malformed requests.
 void check_request(const StoreRequest& request) {
   const auto& texts = request.texts;
-  const auto expect = [&texts](size_t count) {
-    if (texts.size() != count) fail(BP_INVALID, "a request has {} arguments instead of {}", texts.size(), count);
-  };
   switch (request.operation) {
-    case Operation::kSet:
-      expect(2);
+    case RequestKind::kSet:
+      expect_texts(request, 2);
       return check_value(texts[0], texts[1]);
-    case Operation::kCompareSet:
-      expect(3);
+    case RequestKind::kCompareSet:
+      expect_texts(request, 3);
       return check_values(texts[0], texts[1], texts[2]);
-    case Operation::kGet:
-    case Operation::kAdd:
-    case Operation::kRemove:
-      expect(1);
+    case RequestKind::kGet:
+    case RequestKind::kAdd:
+    case RequestKind::kRemove:
+    case RequestKind::kRemovePrefix:
+      expect_texts(request, 1);
       return check_key(texts[0]);
-    case Operation::kWait:
-    case Operation::kCheck:
+    case RequestKind::kWait:
+    case RequestKind::kCheck:
       return check_keys(texts);
-    case Operation::kNumKeys:
-    case Operation::kCancel:
-      return expect(0);
-    case Operation::kEnroll:  // for the membership table
-    case Operation::kWithdraw:
-    case Operation::kLeave:
-    case Operation::kAbsences:
-    case Operation::kHeartbeat:
+    case RequestKind::kNumKeys:
+    case RequestKind::kCancel:
+      return expect_texts(request, 0);
+    case RequestKind::kEnroll:  // for the membership table
+    case RequestKind::kWithdraw:
+    case RequestKind::kLeave:
+    case RequestKind::kAbsences:
+    case RequestKind::kHeartbeat:
+    case RequestKind::kReportEnd:
       break;
   }
   fail(BP_INVALID, "operation {} is unknown to this store", static_cast<int>(request.operation));
@@ -50,13 +51,16 @@ void check_request(const StoreRequest& request) {
 
 }  // namespace
 
-RequestHandler::RequestHandler(std::function<void(OutgoingReply)> deliver) : deliver_(std::move(deliver)) {}
+void expect_texts(const StoreRequest& request, size_t count) {
+  const size_t given = request.texts.size();
+  if (given != count) fail(BP_INVALID, "a request has {} arguments instead of {}", given, count);
+}
 
 void RequestHandler::handle(ClientId client, StoreRequest request) {
   const uint64_t id = request.id;
   try {
     check_request(request);
-    if (request.operation == Operation::kCancel) {
+    if (request.operation == RequestKind::kCancel) {
       cancel(client, static_cast<uint64_t>(request.number));
     } else if (waits(request.operation)) {
       start_waiting(client, std::move(request));
@@ -70,25 +74,28 @@ void RequestHandler::handle(ClientId client, StoreRequest request) {
   }
 }
 
-Bytes RequestHandler::perform(const StoreRequest& request) {
-  const auto& texts = request.texts;
+Bytes RequestHandler::perform(StoreRequest& request) {
+  auto& texts = request.texts;
   switch (request.operation) {
-    case Operation::kSet:
-      put(texts[0], make_bytes(texts[1]));
+    case RequestKind::kSet:
+      put(texts[0], make_bytes(std::move(texts[1])));
       return nullptr;
-    case Operation::kAdd: {
+    case RequestKind::kAdd: {
       Bytes sum = make_bytes(std::to_string(table_.sum(texts[0], request.number)));
       put(texts[0], sum);
       return sum;
     }
-    case Operation::kCheck:
+    case RequestKind::kCheck:
       return make_bytes(table_.contains_all(texts) ? "1" : "0");
-    case Operation::kCompareSet:
-      if (table_.matches(texts[0], texts[1])) put(texts[0], make_bytes(texts[2]));
+    case RequestKind::kCompareSet:
+      if (table_.matches(texts[0], texts[1])) put(texts[0], make_bytes(std::move(texts[2])));
       return table_.find(texts[0]);
-    case Operation::kRemove:
+    case RequestKind::kRemove:
       return make_bytes(table_.remove(texts[0]) ? "1" : "0");
-    case Operation::kNumKeys:
+    case RequestKind::kRemovePrefix:
+      table_.remove_prefix(texts[0]);
+      return nullptr;
+    case RequestKind::kNumKeys:
       return make_bytes(std::to_string(table_.size()));
     default:  // check_request refuses others
       break;
@@ -97,17 +104,18 @@ Bytes RequestHandler::perform(const StoreRequest& request) {
 }
 
 void RequestHandler::start_waiting(ClientId client, StoreRequest request) {
-  if (waiters_.size() >= kMaxWaiters)
-    fail(BP_RESOURCE, "the store cannot hold more than {} waiting calls", waiters_.size());
   const WaiterId id(client, request.id);
-  const auto [waiter, fresh] =
-      waiters_.emplace(id, Waiter{request.operation == Operation::kGet, std::move(request.texts), 0});
-  if (!fresh) fail(BP_INVALID, "request {} of this client is already waiting", request.id);
-  if (advance(waiter->second)) {
-    by_key_[waiter->second.keys[waiter->second.at]].insert(id);
-  } else {
-    finish(waiter);
+  if (waiters_.contains(id)) fail(BP_INVALID, "request {} of this client is already waiting", request.id);
+  Waiter waiter{request.operation == RequestKind::kGet, std::move(request.texts)};
+  if (!advance(waiter)) return reply(id, waiter);
+  waiter.bytes = kWaiterBytes;
+  for (const auto& key : waiter.keys) waiter.bytes += kKeyBytes + key.size();
+  if (!budget_.take(client, waiter.bytes)) {
+    fail(BP_RESOURCE, "the store refuses to let more calls wait: those that wait use its limit of {} MiB of memory",
+         budget_.reserve() >> 20);
   }
+  by_key_[waiter.keys[waiter.at]].insert(id);
+  waiters_.emplace(id, std::move(waiter));
 }
 
 bool RequestHandler::advance(Waiter& waiter) const {
@@ -119,11 +127,8 @@ bool RequestHandler::advance(Waiter& waiter) const {
   return false;
 }
 
-void RequestHandler::finish(std::map<WaiterId, Waiter>::iterator waiter) {
-  const auto [client, request] = waiter->first;
-  Bytes payload = waiter->second.wants_value ? table_.find(waiter->second.keys.front()) : nullptr;
-  waiters_.erase(waiter);
-  deliver_({client, request, BP_OK, std::move(payload)});
+void RequestHandler::reply(const WaiterId& id, const Waiter& waiter) {
+  deliver_({id.first, id.second, BP_OK, waiter.wants_value ? table_.find(waiter.keys.front()) : nullptr});
 }
 
 void RequestHandler::put(std::string_view key, Bytes value) {
@@ -137,33 +142,40 @@ void RequestHandler::put(std::string_view key, Bytes value) {
     if (advance(waiter->second)) {
       by_key_[waiter->second.keys[waiter->second.at]].insert(id);
     } else {
-      finish(waiter);
+      const Waiter finished = std::move(waiter->second);
+      erase(waiter);
+      reply(id, finished);
     }
   }
 }
 
 void RequestHandler::cancel(ClientId client, uint64_t request) {
   const auto waiter = waiters_.find({client, request});
-  if (waiter == waiters_.end()) return;  // its answer is on the way
+  if (waiter == waiters_.end()) return;  // its reply has been sent
   const auto missing = table_.missing(waiter->second.keys);
-  unlink(waiter->first, waiter->second.keys[waiter->second.at]);
-  waiters_.erase(waiter);
+  unlink(waiter);
   deliver_({client, request, BP_TIMEOUT, make_bytes(listed(missing))});
 }
 
 void RequestHandler::forget(ClientId client) {
   auto waiter = waiters_.lower_bound({client, 0});
   while (waiter != waiters_.end() && waiter->first.first == client) {
-    unlink(waiter->first, waiter->second.keys[waiter->second.at]);
-    waiter = waiters_.erase(waiter);
+    waiter = unlink(waiter);
   }
 }
 
-void RequestHandler::unlink(const WaiterId& id, const std::string& key) {
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return;
-  found->second.erase(id);
-  if (found->second.empty()) by_key_.erase(found);
+RequestHandler::Waiters::iterator RequestHandler::unlink(Waiters::iterator waiter) {
+  const auto found = by_key_.find(waiter->second.keys[waiter->second.at]);
+  if (found != by_key_.end()) {
+    found->second.erase(waiter->first);
+    if (found->second.empty()) by_key_.erase(found);
+  }
+  return erase(waiter);
+}
+
+RequestHandler::Waiters::iterator RequestHandler::erase(Waiters::iterator waiter) {
+  budget_.give_back(waiter->first.first, waiter->second.bytes);
+  return waiters_.erase(waiter);
 }
 
 }  // namespace backplane::core

@@ -14,6 +14,7 @@
 
 #include "liveness/membership_table.hpp"
 #include "store/table.hpp"
+#include "store/wait_budget.hpp"
 #include "store/wire.hpp"
 
 namespace backplane::core {
@@ -25,16 +26,21 @@ struct OutgoingReply {
   Bytes payload;  // the value or the text of an error
 };
 
+// Fails with BP_INVALID if a request has another number of texts.
+void expect_texts(const StoreRequest& request, size_t count);
+
 class RequestHandler {
  public:
   // `deliver` is called once for each request except cancels: at once, or when the keys that it waits for exist.
-  explicit RequestHandler(std::function<void(OutgoingReply)> deliver);
+  explicit RequestHandler(std::function<void(OutgoingReply)> deliver, const WaitBudget& budget = WaitBudget())
+      : deliver_(std::move(deliver)), budget_(budget) {}
 
   void handle(ClientId client, StoreRequest request);
   // Drops the waiting requests of a client that disconnected.
   void forget(ClientId client);
 
   bool contains(std::string_view key) const { return table_.contains(key); }
+  Bytes find(std::string_view key) const { return table_.find(key); }  // null if the key does not exist
   size_t waiting() const { return waiters_.size(); }
 
  private:
@@ -44,21 +50,26 @@ class RequestHandler {
     bool wants_value = false;
     std::vector<std::string> keys;
     size_t at = 0;
+    size_t bytes = 0;  // of memory
   };
+  using Waiters = std::map<WaiterId, Waiter>;
 
-  Bytes perform(const StoreRequest& request);
+  Bytes perform(StoreRequest& request);
   void start_waiting(ClientId client, StoreRequest request);
   void cancel(ClientId client, uint64_t request);
   // Sets the key and resumes the requests that wait for it.
   void put(std::string_view key, Bytes value);
   // Advances to the next missing key; false if there is none.
   bool advance(Waiter& waiter) const;
-  void finish(std::map<WaiterId, Waiter>::iterator waiter);
-  void unlink(const WaiterId& id, const std::string& key);
+  void reply(const WaiterId& id, const Waiter& waiter);
+  // Both remove a waiter and return the next one. `unlink` also removes it from by_key_.
+  Waiters::iterator unlink(Waiters::iterator waiter);
+  Waiters::iterator erase(Waiters::iterator waiter);
 
   const std::function<void(OutgoingReply)> deliver_;
   Table table_;
-  std::map<WaiterId, Waiter> waiters_;
+  Waiters waiters_;
+  WaitBudget budget_;
   std::map<std::string, std::set<WaiterId>, std::less<>> by_key_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The key-value store through which ranks meet and learn of each other's death. Five implementations: TCP, file,
+// The key-value store: ranks find each other and detect lost ranks through it. Five implementations: TCP, file,
 // in-process, callbacks of the program, and a prefix view of another store.
 #pragma once
 
@@ -32,11 +32,22 @@ class Secret;
 
 class Store : public KeyValueSpace {
  public:
-  // Enters a rank into a scope: the others are notified when it is lost. `on_loss` is called for each loss of the
-  // others, earlier ones included, in the same order on all ranks. If a rank enters twice, the first entry counts. The
+  // Enrolls a rank in a scope: the others are notified when it is lost. `on_loss` is called for each loss of the
+  // others, including earlier ones, in the same order on all ranks. The first entry of a rank counts. The
   // callback runs on a thread of the store, must not block, and must not destroy the membership.
   virtual std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
                                              Deadline deadline) = 0;
+  // Removes all keys that begin with `prefix`, which must not be empty, in one step. BP_UNSUPPORTED unless
+  // removes_prefixes: callbacks cannot list keys.
+  virtual void remove_prefix(std::string_view /*prefix*/, Deadline /*deadline*/) {
+    fail(BP_UNSUPPORTED, "the store at {} cannot list its keys", describe());
+  }
+  virtual bool removes_prefixes() const { return false; }
+  // Marks a rank as lost whose process ended before it enrolled. No effect on a rank that has enrolled. BP_UNSUPPORTED
+  // unless the store is a TCP store, the only kind that launchers serve.
+  virtual void report_end(const Enrolment& /*rank*/, const std::string& /*reason*/, Deadline /*deadline*/) {
+    fail(BP_UNSUPPORTED, "the store at {} takes no reports of ended ranks; only TCP stores do", describe());
+  }
   // Ends all running and later calls of this handle and its views with `status` and `why`. Permanent. A prefix view
   // interrupts only itself.
   virtual void interrupt(int32_t status, const std::string& why) = 0;
@@ -47,6 +58,8 @@ class Store : public KeyValueSpace {
   virtual std::shared_ptr<Store> view() = 0;
   // "tcp://127.0.0.1:29500": for messages.
   virtual std::string describe() const = 0;
+  // The numeric local address of the connection to the store; empty if there is none.
+  virtual std::string local_address() const { return {}; }
 };
 
 // The server of a TCP store, on a thread of its own. The destructor, and the end of the process by exit or by returning
@@ -61,6 +74,10 @@ class TcpStoreServer {
   virtual void wait(Deadline deadline) = 0;
 };
 
+// Job ids that were derived from a launcher's variables begin so. Some ranks may lack these variables, for example
+// those that were started over ssh: such an id agrees with an empty one.
+inline constexpr const char* kDerivedJobId = "auto:";
+
 struct TcpStoreOptions {
   std::string host = "127.0.0.1";  // name or address: where to listen or connect
   uint16_t port = 0;               // server: 0 takes a free one
@@ -70,12 +87,18 @@ struct TcpStoreOptions {
   // Server: once this key exists, the store is about to end and new clients are told to retry. A rank that starts the
   // job's next round thus does not join the store of the last one. Empty: never.
   std::string closing_key;
-  // Server: the rank whose process runs it, -1 if it is not a rank of the job; and the heartbeat of the clients, by
+  // Server: once this key exists, ranks that connect for the first time are refused with BP_PEER_LOST and its value.
+  // Empty: never.
+  std::string failure_key = {};
+  // Server: the rank whose process runs it, -1 if it is not a rank of the job. `heartbeat`: that of the clients, by
   // default environment_heartbeat().
   int32_t server_rank = -1;
   std::optional<Heartbeat> heartbeat = {};
+  int64_t resolve_ns = INT64_C(30) * 1000000000;  // server: how long a host name that is not known is looked up again
   // The secret of the job, or null; the same at both ends. With one, both ends prove it first and encrypt all frames.
   std::shared_ptr<const Secret> secret = {};
+  // Client: the time after which a warning says why it still tries to connect; the next ones follow each minute.
+  int64_t warn_after_ns = INT64_C(10) * 1000000000;
 };
 
 // BP_RESOURCE "cannot listen on 127.0.0.1:29500: the port is in use ...".

@@ -66,4 +66,15 @@ bool Table::remove(std::string_view key) {
   return true;
 }
 
+void Table::remove_prefix(std::string_view prefix) {
+  const auto first = values_.lower_bound(prefix);
+  auto end = first;
+  while (end != values_.end() && end->first.starts_with(prefix)) ++end;
+  values_.erase(first, end);
+}
+
+void Table::for_each(const std::function<void(const std::string& key, const std::string& value)>& call) const {
+  for (const auto& [key, value] : values_) call(key, *value);
+}
+
 }  // namespace backplane::core

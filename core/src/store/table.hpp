@@ -32,6 +32,9 @@ class Table {
 
   void set(std::string_view key, Bytes value);
   bool remove(std::string_view key);
+  void remove_prefix(std::string_view prefix);
+  void clear() { values_.clear(); }
+  void for_each(const std::function<void(const std::string& key, const std::string& value)>& call) const;
 
  private:
   std::map<std::string, Bytes, std::less<>> values_;

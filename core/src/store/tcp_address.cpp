@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/tcp_address.hpp"
 
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <boost/asio/ip/udp.hpp>
@@ -12,20 +8,47 @@
 #include <chrono>
 #include <thread>
 
+#include "backplane/base/host.hpp"
 #include "error.hpp"
+#include "interrupt.hpp"
+#include "liveness/process_identity.hpp"
+#include "log.hpp"
 
 namespace backplane::core {
 
 namespace asio = boost::asio;
 
+namespace {
+
+// "[::1]" as "::1"
+std::string without_brackets(const std::string& host) {
+  const bool has_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  return has_brackets ? host.substr(1, host.size() - 2) : host;
+}
+
+// Also as an IPv6 address: "::ffff:0.0.0.0".
+bool is_wildcard(const asio::ip::address& address) {
+  if (address.is_unspecified()) return true;
+  return address.is_v6() && address.to_v6().is_v4_mapped() &&
+         asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_unspecified();
+}
+
+}  // namespace
+
 std::string host_port(const std::string& host, uint16_t port) {
-  const bool bare = host.find(':') == std::string::npos;
-  return bare ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+  const std::string bare = without_brackets(host);
+  return bare.find(':') == std::string::npos ? fmt::format("{}:{}", bare, port) : fmt::format("[{}]:{}", bare, port);
+}
+
+bool is_literal(const std::string& host) {
+  ErrorCode error;
+  asio::ip::make_address(without_brackets(host), error);
+  return !error;
 }
 
 std::vector<Tcp::endpoint> resolve(const std::string& host, uint16_t port, ErrorCode& error) {
   ErrorCode not_literal;
-  const auto address = asio::ip::make_address(host, not_literal);
+  const auto address = asio::ip::make_address(without_brackets(host), not_literal);
   if (!not_literal) return {Tcp::endpoint(address, port)};
   asio::io_context io;
   Tcp::resolver resolver(io);
@@ -38,23 +61,9 @@ std::vector<Tcp::endpoint> resolve(const std::string& host, uint16_t port, Error
 
 namespace {
 
-// The source address of packets to a remote host: the kernel looks for a route, and nothing is sent.
-std::string route_address(const char* remote) {
-  constexpr uint16_t kAnyPort = 9;
-  asio::io_context io;
-  asio::ip::udp::socket socket(io);
-  ErrorCode error;
-  socket.connect({asio::ip::make_address(remote), kAnyPort}, error);
-  const auto address = error ? asio::ip::address() : socket.local_endpoint(error).address();
-  const bool usable = !error && !address.is_loopback() && !address.is_unspecified();
-  return usable ? address.to_string() : "";
-}
-
 std::string host_name_address() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "";
   ErrorCode error;
-  for (const auto& endpoint : resolve(name.data(), 0, error)) {
+  for (const auto& endpoint : resolve(base::host_name(), 0, error)) {
     asio::io_context io;
     asio::ip::udp::socket socket(io);
     const asio::ip::udp::endpoint own(endpoint.address(), 0);
@@ -68,15 +77,10 @@ std::string host_name_address() {
 }  // namespace
 
 std::string reachable_address() {
-  // Reserved for documentation (RFC 5737 and 3849), so that only the default route leads there.
-  for (const char* remote : {"192.0.2.1", "2001:db8::1"}) {
-    if (std::string address = route_address(remote); !address.empty()) return address;
-  }
+  if (std::string address = base::default_route_address(); !address.empty()) return address;
   if (std::string address = host_name_address(); !address.empty()) return address;
   return "127.0.0.1";
 }
-
-int open_tcp_socket(const Tcp& protocol) { return ::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, 0); }
 
 void set_options(Tcp::socket& socket) {
   ErrorCode ignored;
@@ -84,24 +88,23 @@ void set_options(Tcp::socket& socket) {
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
 }
 
-std::string end_text(const ErrorCode& error) {
-  const bool ended = error == asio::error::eof || error == asio::error::connection_reset ||
-                     error == asio::error::broken_pipe || error == asio::error::operation_aborted;
-  return ended ? "its process ended" : fmt::format("its connection broke ({})", error.message());
+std::string end_text(const ErrorCode& error, const std::string& connection, const std::string& peer) {
+  // broken_pipe: the peer closed the connection before it refused what was sent.
+  const bool is_closed = error == asio::error::eof || error == asio::error::broken_pipe;
+  const bool is_reset = error == asio::error::connection_reset;
+  if (!is_closed && !is_reset) return fmt::format("{} broke ({})", connection, error.message());
+  const ProcessState state = process_state(peer);
+  // The kernel of a process that ends closes its connections, or resets those with unread data.
+  if (state == ProcessState::kEnded || (is_closed && state == ProcessState::kUnknown)) return "its process ended";
+  return fmt::format("{} was {}", connection, is_closed ? "closed without a goodbye" : "reset");
 }
 
 namespace {
 
 // Listens on one address.
 ErrorCode try_listen(Tcp::acceptor& acceptor, const Tcp::endpoint& endpoint) {
-  const int fd = open_tcp_socket(endpoint.protocol());
-  if (fd < 0) return {errno, boost::system::system_category()};
-  ErrorCode error;
-  acceptor.assign(endpoint.protocol(), fd, error);
-  if (error) {
-    ::close(fd);
-    return error;
-  }
+  ErrorCode error = open_socket(acceptor, endpoint.protocol());
+  if (error) return error;
   // Allows ports with connections in TIME_WAIT of an ended job, but not ports with a listener.
   acceptor.set_option(asio::socket_base::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
@@ -126,6 +129,24 @@ ErrorCode listen_with_retries(Tcp::acceptor& acceptor, const Tcp::endpoint& endp
   return error;
 }
 
+// As `resolve`, with retries while the name is not known.
+std::vector<Tcp::endpoint> resolve_repeatedly(const std::string& host, uint16_t port, const Deadline& until,
+                                              ErrorCode& error) {
+  constexpr auto kPause = std::chrono::milliseconds(100);
+  auto endpoints = resolve(host, port, error);
+  for (bool is_first = true; !until.passed(); is_first = false) {
+    if (error != asio::error::host_not_found && error != asio::error::host_not_found_try_again) break;
+    if (is_first) {
+      log(BP_LOG_WARN, "the name {}, where the store is to listen, cannot be resolved ({}); trying again", host,
+          error.message());
+    }
+    Interruptible::check();
+    std::this_thread::sleep_for(kPause);
+    endpoints = resolve(host, port, error);
+  }
+  return endpoints;
+}
+
 [[noreturn]] void fail_listening(const std::string& host, uint16_t port, const ErrorCode& error) {
   const std::string where = host_port(host, port);
   std::string text = fmt::format("cannot listen on {}: {}", where, error.message());
@@ -146,12 +167,12 @@ ErrorCode listen_with_retries(Tcp::acceptor& acceptor, const Tcp::endpoint& endp
 
 }  // namespace
 
-void listen(Tcp::acceptor& acceptor, const std::string& host, uint16_t port) {
+void listen(Tcp::acceptor& acceptor, const std::string& host, uint16_t port, const Deadline& resolve_until) {
   ErrorCode error;
-  const auto endpoints = resolve(host, port, error);
+  const auto endpoints = resolve_repeatedly(host, port, resolve_until, error);
   if (endpoints.empty()) fail_listening(host, port, error ? error : asio::error::host_not_found);
   for (const auto& endpoint : endpoints) {
-    if (endpoint.address().is_unspecified()) {
+    if (is_wildcard(endpoint.address())) {
       fail(BP_INVALID,
            "cannot serve the store on {}, which is every interface of this machine; use the address of one "
            "interface that the other ranks can reach",

@@ -3,19 +3,29 @@
 // Addresses and sockets of the TCP store.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <boost/asio/ip/tcp.hpp>
+#include <cerrno>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "backplane/base/descriptor.hpp"
+#include "deadline.hpp"
 
 namespace backplane::core {
 
 using Tcp = boost::asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
+// Hosts of these functions may have brackets: "[::1]".
+
 // "127.0.0.1:29500", "[::1]:29500"
 std::string host_port(const std::string& host, uint16_t port);
+
+// Whether the host is a numeric address, not a name.
+bool is_literal(const std::string& host);
 
 // The addresses of a name or literal, in the system's order of preference. A name may block in the resolver.
 std::vector<Tcp::endpoint> resolve(const std::string& host, uint16_t port, ErrorCode& error);
@@ -24,28 +34,27 @@ std::vector<Tcp::endpoint> resolve(const std::string& host, uint16_t port, Error
 // host name that is not loopback, else 127.0.0.1.
 std::string reachable_address();
 
-// A socket that programs started by this process do not inherit. -1 and errno on failure.
-int open_tcp_socket(const Tcp& protocol);
+// Gives an acceptor or a socket of asio a new socket, which programs started by this process do not inherit.
+template <typename Socket>
+ErrorCode open_socket(Socket& socket, const Tcp& protocol) {
+  base::Descriptor fd(::socket(protocol.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) return {errno, boost::system::system_category()};
+  ErrorCode error;
+  socket.assign(protocol, fd.get(), error);
+  if (!error) fd.release();
+  return error;
+}
 
 // No delay for small frames; keep-alive, to detect hosts that vanished.
 void set_options(Tcp::socket& socket);
 
-// Binds and listens: BP_INVALID for a wildcard or a host that is not this one, BP_RESOURCE if the port is taken.
-void listen(Tcp::acceptor& acceptor, const std::string& host, uint16_t port);
+// Binds and listens: BP_INVALID for a wildcard or a host that is not this one, BP_RESOURCE if the port is taken. A name
+// that is not known is looked up again until `resolve_until`: the DNS of a cluster learns the names of its pods after
+// they have started.
+void listen(Tcp::acceptor& acceptor, const std::string& host, uint16_t port, const Deadline& resolve_until);
 
-// The reason for which a connection failed, as the end of a sentence: "its process ended" or an error of the network.
-std::string end_text(const ErrorCode& error);
-
-// The completion condition of asio's reads and writes of whole frames. Calls `moved` on progress. Written bytes count
-// only from `count_from` on: the sockets of both ends buffer up to that many for a suspended process.
-template <typename Moved>
-auto transfer_frame(size_t count_from, Moved moved) {
-  constexpr size_t kAtOnce = 65536;
-  return [count_from, moved = std::move(moved)](const ErrorCode& error, size_t bytes) -> size_t {
-    if (bytes > count_from) moved();
-    return error ? 0 : kAtOnce;
-  };
-}
-inline constexpr size_t kSocketBuffers = size_t{16} << 20;
+// What was seen when a connection ended, as the end of a sentence: "its process ended", "its connection to the store
+// was reset". `connection`: its name. `peer`: the identity of the process at its other end, empty if unknown.
+std::string end_text(const ErrorCode& error, const std::string& connection, const std::string& peer);
 
 }  // namespace backplane::core

@@ -4,33 +4,31 @@
 // each caller waits for its own reply. Once a rank is enrolled over it, both ends exchange heartbeats.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <boost/asio/steady_timer.hpp>
-#include <chrono>
-#include <condition_variable>
-#include <deque>
+#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
+#include <span>
 #include <string>
 #include <thread>
 
 #include "liveness/exit_handler.hpp"
+#include "store/frame_stream.hpp"
 #include "store/interruption.hpp"
+#include "store/loss_subscriptions.hpp"
+#include "store/pending_calls.hpp"
 #include "store/tcp_dial.hpp"
 #include "store/wire.hpp"
 
 namespace backplane::core {
 
-class Connection {
+class Connection final : private FrameHandler {
  public:
   // `where` is for messages.
   Connection(std::unique_ptr<Link> link, std::string where);
-  ~Connection();
+  ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -39,87 +37,57 @@ class Connection {
   // connection is closed. Any thread.
   std::optional<Reply> call(StoreRequest request, const Deadline& deadline, const Interruption& interruption);
   // Makes all calls check their interruption.
-  void wake();
+  void wake() { calls_.wake(); }
 
   // Calls `notify` for every later loss in the scope and for the loss of the store itself, on the connection's thread.
   // Also starts the heartbeats.
-  uint64_t subscribe(const std::string& scope, std::function<void(const Loss&)> notify);
+  uint64_t subscribe(const std::string& scope, LossSubscriptions::Notify notify);
   // Waits for a running `notify`. Must not be called from one.
-  void unsubscribe(uint64_t subscription);
+  void unsubscribe(uint64_t subscription) { subscriptions_.remove(subscription); }
 
   const std::string& where() const { return where_; }
 
- private:
-  using Clock = std::chrono::steady_clock;
-  struct Subscription {
-    std::string scope;
-    std::function<void(const Loss&)> notify;
-    std::set<int32_t> reported;  // the server repeats losses when another thread enrolls in the same scope
-  };
-  // A call in progress, on its caller's stack.
-  struct Pending {
-    std::condition_variable replied;
-    bool done = false;
-    Reply reply;
-  };
-  struct Outgoing {
-    uint64_t id = 0;  // of the request that is sent or cancelled
-    bool cancels = false;
-    std::string frame;
-  };
-  class Entry;
+  // Requests that the server turned out not to know. Any thread.
+  bool lacks(RequestKind kind) const { return (lacks_.load() >> static_cast<unsigned>(kind) & 1U) != 0; }
+  void note_lack(RequestKind kind) { lacks_ |= UINT64_C(1) << static_cast<unsigned>(kind); }
 
+ private:
   // On the connection's thread.
   void run();
-  void read_size();
-  void read_body(size_t size);
-  bool receive(Reply reply);  // false if it is malformed
-  bool receive_push(const Push& push);
-  void complete(Reply reply);
-  void write_next();
+  std::shared_ptr<void> keep_alive() override { return nullptr; }  // the destructor ends the thread
+  size_t max_frame_size() const override { return kMaxFrameSize + (opener_ ? kSealBytes : 0); }
+  bool takes_frames() const override { return true; }
+  bool on_unfinished(size_t) override { return true; }
+  void on_frame(std::span<char> frame) override;
+  void on_sent() override {}
+  void on_malformed() override;
+  void on_read_error(const ErrorCode& error) override;
+  void on_write_error(const ErrorCode& error) override;
+  void on_push(const Push& push);
   // `text`: why later calls fail; `reason` ends the notice "the store is lost: ...".
   void lose(const std::string& text, const std::string& reason);
-  void lose(const ErrorCode& error);
-  void notify_all(const std::string& reason);
   void schedule_heartbeat();
   void send_heartbeat();
 
+  void post_frame(std::string frame, uint64_t id);
+  void abandon(uint64_t id);
   // At exit: all ranks of this client leave.
   void leave_at_exit(const Deadline& deadline) noexcept;
 
-  // With mutex_ held.
-  void enqueue(Outgoing outgoing);
-  void abandon(uint64_t id);
-  bool wait_for_reply(Pending& pending, std::unique_lock<std::mutex>& lock, const Deadline& deadline,
-                      const Interruption& interruption);
-  void check_alive() const;
-
   const std::string where_;
   const std::unique_ptr<Link> link_;
-  // Only for the thread.
-  std::array<char, kSizeBytes> size_{};
-  std::string body_;
-  std::string writing_frame_;
+  PendingCalls calls_{where_};
+  LossSubscriptions subscriptions_;
+  std::atomic<bool> has_heartbeat_ = false;  // a rank is enrolled
+  std::atomic<uint64_t> lacks_ = 0;          // a bit for each RequestKind
+  std::atomic<bool> exiting_ = false;        // no more notices
+  // Used only by the thread.
+  FrameStream stream_;
+  std::optional<Opener> opener_;
   boost::asio::steady_timer heartbeat_timer_;
-  Clock::time_point last_tick_;      // of the heartbeat timer
-  Clock::time_point last_received_;  // a byte of the server
-  bool server_shut_down_ = false;    // in an orderly way
+  SuspensionDetector suspension_;
+  bool server_shut_down_ = false;  // in an orderly way
 
-  std::mutex mutex_;
-  // Guarded by mutex_.
-  uint64_t last_id_ = 0;
-  std::map<uint64_t, Pending*> pending_;
-  std::deque<Outgoing> outgoing_;
-  bool writing_ = false;
-  std::string lost_;  // why the connection is closed; empty while it is open
-
-  std::mutex subscriptions_mutex_;  // held during notifications; locked before mutex_
-  // Guarded by subscriptions_mutex_.
-  uint64_t last_subscription_ = 0;
-  std::map<uint64_t, Subscription> subscriptions_;
-  bool sends_heartbeats_ = false;
-
-  std::atomic<bool> exiting_ = false;  // no more notices
   std::thread thread_;
   const ExitHandler exit_handler_;
 };

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/tcp_dial.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
-#include <cerrno>
 #include <chrono>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "interrupt.hpp"
+#include "log.hpp"
 #include "store/wire.hpp"
 #include "text.hpp"
 #include "waiting.hpp"
@@ -29,6 +28,7 @@ using Time = Deadline::Clock::time_point;
 constexpr auto kStepTime = std::chrono::seconds(5);  // for one connect, write or read
 constexpr int64_t kFirstRetryNs = 10'000'000;
 constexpr int64_t kMaxRetryNs = 500'000'000;
+constexpr int64_t kWarnAgainNs = 60'000'000'000;
 constexpr int64_t kMinAttemptNs = 100'000'000;  // for an attempt, also when the deadline has passed
 
 // Runs one operation on the link's socket to its end, or cancels it at `until`.
@@ -54,13 +54,8 @@ ErrorCode finish(Link& link, Time until, Start start) {
 ErrorCode connect(Link& link, const Tcp::endpoint& endpoint, Time until) {
   ErrorCode error;
   link.socket.close(error);
-  const int fd = open_tcp_socket(endpoint.protocol());
-  if (fd < 0) return {errno, boost::system::system_category()};
-  link.socket.assign(endpoint.protocol(), fd, error);
-  if (error) {
-    ::close(fd);
-    return error;
-  }
+  error = open_socket(link.socket, endpoint.protocol());
+  if (error) return error;
   error = finish(link, until, [&link, &endpoint](auto handler) { link.socket.async_connect(endpoint, handler); });
   if (error) return error;
   // Without a listener, a client on the same machine may get the port that it connects to and reach itself. The calls
@@ -124,9 +119,9 @@ std::string exchange_keys(Link& link, const Secret& secret, const std::string& w
 
 // Only a process with the secret can have sealed the reply.
 void open_reply(Link& link, const std::string& where, std::string& reply) {
-  std::string opened = reply;
-  if (link.opener->open(opened)) {
-    reply = std::move(opened);
+  std::string bytes = reply;
+  if (const auto opened = link.opener->open(bytes)) {
+    reply = *opened;
     return;
   }
   if (!decode_welcome(reply)) fail_not_a_store(where);
@@ -170,6 +165,7 @@ std::string try_once(Link& link, const TcpStoreOptions& options, const Deadline&
     error = connect(link, endpoint, until);
     reason = error ? error.message() : send_hello(link, options, until);
     if (reason.empty()) break;
+    if (!is_literal(options.host)) reason += fmt::format(" ({})", endpoint.address().to_string());
   }
   return reason;
 }
@@ -182,7 +178,9 @@ std::unique_ptr<Link> dial(const TcpStoreOptions& options, const Deadline& deadl
   }
   const Allowance allowance(deadline);
   auto link = std::make_unique<Link>();
+  const std::string address = host_port(options.host, options.port);
   int64_t pause_ns = kFirstRetryNs;
+  Deadline warn_at = Deadline::after(options.warn_after_ns);
   for (;;) {
     const std::string reason = try_once(*link, options, deadline);
     if (reason.empty()) break;
@@ -190,8 +188,13 @@ std::unique_ptr<Link> dial(const TcpStoreOptions& options, const Deadline& deadl
       fail(BP_TIMEOUT,
            "could not reach the store at {} within {}: {}; look at the output of rank 0 or the launcher, which serves "
            "it, for why it did not start, and check the address (MASTER_ADDR and MASTER_PORT, or the init method)",
-           host_port(options.host, options.port), allowance.text(), reason);
+           address, allowance.text(), reason);
     }
+    if (warn_at.passed()) {
+      log(BP_LOG_WARN, "cannot reach the store at {} yet: {}; trying for up to {}", address, reason, allowance.text());
+      warn_at = Deadline::after(kWarnAgainNs);
+    }
+    Interruptible::check();
     std::this_thread::sleep_until(std::min(deadline.at(), Deadline::after(pause_ns).at()));
     pause_ns = std::min(pause_ns * 3 / 2, kMaxRetryNs);
   }

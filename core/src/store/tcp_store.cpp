@@ -3,8 +3,10 @@
 // The client of a TCP store. Each call is one request.
 #include <charconv>
 #include <memory>
+#include <string_view>
 #include <utility>
 
+#include "log.hpp"
 #include "store/checks.hpp"
 #include "store/store.hpp"
 #include "store/tcp_connection.hpp"
@@ -27,7 +29,7 @@ class TcpMembership final : public Membership {
   ~TcpMembership() override {
     connection_->unsubscribe(subscription_);
     try {
-      connection_->call({0, Operation::kWithdraw, rank_, {scope_}}, Deadline::after(kWithdrawNs), none_);
+      connection_->call({0, RequestKind::kWithdraw, rank_, {scope_}}, Deadline::after(kWithdrawNs), none_);
     } catch (const std::exception&) {
       // The store is lost.
     }
@@ -38,7 +40,7 @@ class TcpMembership final : public Membership {
   bool watches() const override { return true; }
 
   Absences absences(Deadline deadline) override {
-    const auto reply = connection_->call({0, Operation::kAbsences, 0, {scope_}}, deadline, none_);
+    const auto reply = connection_->call({0, RequestKind::kAbsences, 0, {scope_}}, deadline, none_);
     if (!reply)
       fail(BP_TIMEOUT, "the store at {} did not reply in time to a request for the lost ranks", connection_->where());
     if (reply->status != BP_OK) throw Error(reply->status, reply->payload);
@@ -58,68 +60,102 @@ class TcpMembership final : public Membership {
   const uint64_t subscription_;
 };
 
+// Requests were added without a new version of the protocol. This is the reply of a server that lacks one.
+bool is_unknown_request(const Error& e) {
+  return e.status() == BP_INVALID && std::string_view(e.what()).ends_with("is unknown to this store");
+}
+
 class TcpStore final : public Store {
  public:
-  TcpStore(std::shared_ptr<Connection> connection, std::shared_ptr<Interruption> interruption)
-      : connection_(std::move(connection)), interruption_(std::move(interruption)) {}
+  TcpStore(std::shared_ptr<Connection> connection, std::shared_ptr<Interruption> interruption, std::string local)
+      : connection_(std::move(connection)), interruption_(std::move(interruption)), local_(std::move(local)) {}
 
   void set(std::string_view key, std::string_view value, Deadline deadline) override {
     check_value(key, value);
-    request(Operation::kSet, {std::string(key), std::string(value)}, deadline);
+    request(RequestKind::kSet, {std::string(key), std::string(value)}, deadline);
   }
 
   std::string get(std::string_view key, Deadline deadline) override {
     check_key(key);
-    return request(Operation::kGet, {std::string(key)}, deadline);
+    return request(RequestKind::kGet, {std::string(key)}, deadline);
   }
 
   int64_t add(std::string_view key, int64_t delta, Deadline deadline) override {
     check_key(key);
-    return number(request(Operation::kAdd, {std::string(key)}, deadline, delta));
+    return number(request(RequestKind::kAdd, {std::string(key)}, deadline, delta));
   }
 
   void wait(const std::vector<std::string>& keys, Deadline deadline) override {
     check_keys(keys);
-    request(Operation::kWait, keys, deadline);
+    request(RequestKind::kWait, keys, deadline);
   }
 
   bool check(const std::vector<std::string>& keys, Deadline deadline) override {
     check_keys(keys);
-    return request(Operation::kCheck, keys, deadline) == "1";
+    return request(RequestKind::kCheck, keys, deadline) == "1";
   }
 
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
                           Deadline deadline) override {
     check_values(key, expected, desired);
-    return request(Operation::kCompareSet, {std::string(key), std::string(expected), std::string(desired)}, deadline);
+    return request(RequestKind::kCompareSet, {std::string(key), std::string(expected), std::string(desired)}, deadline);
   }
 
   bool remove(std::string_view key, Deadline deadline) override {
     check_key(key);
-    return request(Operation::kRemove, {std::string(key)}, deadline) == "1";
+    return request(RequestKind::kRemove, {std::string(key)}, deadline) == "1";
   }
 
-  int64_t num_keys(Deadline deadline) override { return number(request(Operation::kNumKeys, {}, deadline)); }
+  bool removes_prefixes() const override { return !connection_->lacks(RequestKind::kRemovePrefix); }
+  // The server may be of a release that does not know the request: its keys stay until it ends.
+  void remove_prefix(std::string_view prefix, Deadline deadline) override {
+    check_key(prefix);
+    if (!removes_prefixes()) return;
+    try {
+      request(RequestKind::kRemovePrefix, {std::string(prefix)}, deadline);
+    } catch (const Error& e) {
+      if (!is_unknown_request(e)) throw;
+      connection_->note_lack(RequestKind::kRemovePrefix);
+      log(BP_LOG_INFO, "the store at {} is of an older release and keeps the keys of ended groups", describe());
+    }
+  }
+
+  int64_t num_keys(Deadline deadline) override { return number(request(RequestKind::kNumKeys, {}, deadline)); }
 
   std::unique_ptr<Membership> enroll(const Enrolment& enrolment, std::function<void(const Loss&)> on_loss,
                                      Deadline deadline) override {
     auto membership = std::make_unique<TcpMembership>(connection_, enrolment.scope, enrolment.rank, std::move(on_loss));
-    if (request(Operation::kEnroll, {enrolment.scope, enrolment.identity}, deadline, enrolment.rank) != "1") {
+    if (request(RequestKind::kEnroll, {enrolment.scope, enrolment.identity}, deadline, enrolment.rank) != "1") {
       membership->release_rank();
     }
     return membership;
+  }
+
+  void report_end(const Enrolment& rank, const std::string& reason, Deadline deadline) override {
+    try {
+      request(RequestKind::kReportEnd, {rank.scope, rank.identity, reason}, deadline, rank.rank);
+    } catch (const Error& e) {
+      if (!is_unknown_request(e)) throw;
+      fail(BP_UNSUPPORTED,
+           "the store at {} is of an older release, which takes no reports of ended ranks; start it with this one",
+           describe());
+    }
   }
 
   void interrupt(int32_t status, const std::string& why) override { interruption_->raise(status, why); }
 
   bool interrupted() const override { return interruption_->raised(); }
 
-  std::shared_ptr<Store> view() override { return std::make_shared<TcpStore>(connection_, interruption_->child()); }
+  std::shared_ptr<Store> view() override {
+    return std::make_shared<TcpStore>(connection_, interruption_->child(), local_);
+  }
 
   std::string describe() const override { return connection_->where(); }
 
+  std::string local_address() const override { return local_; }
+
  private:
-  std::string request(Operation operation, std::vector<std::string> texts, const Deadline& deadline,
+  std::string request(RequestKind operation, std::vector<std::string> texts, const Deadline& deadline,
                       int64_t number = 0) {
     const Allowance allowance(deadline);
     const std::string about = texts.empty() ? "the number of keys" : quoted(texts.front());
@@ -147,18 +183,25 @@ class TcpStore final : public Store {
 
   const std::shared_ptr<Connection> connection_;
   const std::shared_ptr<Interruption> interruption_;
+  const std::string local_;
 };
 
 }  // namespace
 
 std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options, Deadline deadline) {
-  auto connection =
-      std::make_shared<Connection>(dial(options, deadline), "tcp://" + host_port(options.host, options.port));
+  auto link = dial(options, deadline);
+  std::string where = "tcp://" + host_port(options.host, options.port);
+  ErrorCode error;
+  const auto remote = link->socket.remote_endpoint(error);
+  if (!error && !is_literal(options.host)) where += fmt::format(" ({})", remote.address().to_string());
+  const auto own = link->socket.local_endpoint(error);
+  const std::string local = error ? "" : own.address().to_string();
+  auto connection = std::make_shared<Connection>(std::move(link), where);
   // Weak: a view may outlive the connection.
   auto interruption = std::make_shared<Interruption>([weak = std::weak_ptr<Connection>(connection)] {
     if (const auto alive = weak.lock()) alive->wake();
   });
-  return std::make_shared<TcpStore>(std::move(connection), std::move(interruption));
+  return std::make_shared<TcpStore>(std::move(connection), std::move(interruption), local);
 }
 
 }  // namespace backplane::core

@@ -108,7 +108,7 @@ std::optional<StoreRequest> decode_request(std::string_view bytes) {
   Unpacker fields(bytes);
   StoreRequest request;
   request.id = fields.u64();
-  request.operation = static_cast<Operation>(fields.u8());
+  request.operation = static_cast<RequestKind>(fields.u8());
   request.number = static_cast<int64_t>(fields.u64());
   const uint32_t count = fields.u32();
   if (!fields.good() || count > kMaxKeys) return std::nullopt;

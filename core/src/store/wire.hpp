@@ -51,14 +51,14 @@ struct Hello {
 
 struct Welcome {
   int32_t status = BP_OK;
-  std::string text;
-  int32_t server_rank = -1;     // the rank whose process runs the server; -1: no rank (a launcher)
-  std::string server_identity;  // "host, pid 17"
+  std::string text = {};
+  int32_t server_rank = -1;          // the rank whose process runs the server; -1: no rank (a launcher)
+  std::string server_identity = {};  // "host, pid 17"
   Heartbeat heartbeat = {};
 };
 
 // The operations, with the meaning of a request's texts and number.
-enum class Operation : uint8_t {
+enum class RequestKind : uint8_t {
   kSet = 1,         // key, value
   kGet = 2,         // key; payload: value; waits
   kAdd = 3,         // key; number: delta; payload: sum in decimal
@@ -71,15 +71,17 @@ enum class Operation : uint8_t {
                     // own
   kEnroll = 10,  // scope, identity; number: rank, -1 for notices only; payload: "1", or "0" if another client holds the
                  // rank
-  kWithdraw = 11,   // scope; number: rank, -1 if it was not held: the rank leaves the scope
-  kLeave = 12,      // all ranks of this client leave
-  kAbsences = 13,   // scope; payload: the ranks that are lost or have left
-  kHeartbeat = 14,  // no reply but a push of the same kind
+  kWithdraw = 11,      // scope; number: rank, -1 if it was not held: the rank leaves the scope
+  kLeave = 12,         // all ranks of this client leave
+  kAbsences = 13,      // scope; payload: the ranks that are lost or have left
+  kHeartbeat = 14,     // no reply but a push of the same kind
+  kReportEnd = 15,     // scope, identity, reason; number: rank, which is lost unless it has enrolled
+  kRemovePrefix = 16,  // prefix; removes all keys that begin with it
 };
 
 struct StoreRequest {
   uint64_t id = 0;
-  Operation operation = Operation::kNumKeys;
+  RequestKind operation = RequestKind::kNumKeys;
   int64_t number = 0;
   std::vector<std::string> texts;
 };
@@ -95,7 +97,7 @@ struct Push {
   enum class Kind : uint8_t { kHeartbeat = 1, kNotice = 2, kShutdown = 3 };
 
   Kind kind = Kind::kHeartbeat;
-  // Of a notice:
+  // The fields of a notice.
   std::string scope;
   int32_t rank = -1;
   std::string text;
@@ -119,7 +121,7 @@ std::optional<Hello> decode_hello(std::string_view bytes);
 std::optional<Welcome> decode_welcome(std::string_view bytes);
 std::optional<StoreRequest> decode_request(std::string_view bytes);
 std::optional<Reply> decode_reply(std::string_view bytes);
-// From the payloads of replies.
+// Decode the payloads of replies.
 std::optional<Push> decode_push(std::string_view payload);
 std::optional<Absences> decode_absences(std::string_view payload);
 

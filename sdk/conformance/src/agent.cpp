@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "agent.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -10,7 +12,6 @@
 #include <utility>
 
 #include "finalize.hpp"
-#include "say.hpp"
 
 namespace backplane::conformance {
 
@@ -42,8 +43,8 @@ const char* status_name(int32_t status) {
 std::string Outcome::text() const {
   if (status == BP_OK || status == BP_AGAIN) return status_name(status);
   const std::string words(error.text, std::find(error.text, error.text + BP_ERROR_TEXT_SIZE, '\0'));
-  std::string result = say(status_name(status), " (", status, "): ", words);
-  if (error.peer_rank >= 0) result += say(" [peer rank ", error.peer_rank, "]");
+  std::string result = fmt::format("{} ({}): {}", status_name(status), status, words);
+  if (error.peer_rank >= 0) result += fmt::format(" [peer rank {}]", error.peer_rank);
   return result;
 }
 
@@ -107,13 +108,13 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 
 Pending::~Pending() {
   if (work_ != nullptr && std::uncaught_exceptions() == 0) finish(0);
-  // Leaks on purpose: after a failed case the process ends.
+  // Leaks intentionally: the process ends after a failed case.
   if (work_ != nullptr || submitted_.status == BP_AGAIN) static_cast<void>(mirror_.release());
 }
 
 Outcome Pending::ended(Outcome outcome) {
   if (outcome.status == BP_AGAIN || !mirror_) return outcome;
-  if (outcome.ok() && !mirror_->bring_back()) {
+  if (outcome.ok() && !mirror_->copy_back()) {
     outcome.status = bp_error_set(&outcome.error, BP_RESOURCE, 0, -1, "the device's copy back failed");
   }
   mirror_.reset();
@@ -199,13 +200,13 @@ Agent::Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink 
   } else {
     world.mark_failed();
   }
-  if (api_ == nullptr || !plan.on_device || use_twins()) return;
+  if (api_ == nullptr || !plan.on_device || use_device_memory()) return;
   outcome.status = bp_error_set(&outcome.error, BP_UNSUPPORTED, 0, -1,
                                 "buffers on a device are to be checked, and this agent hands out none of its memory "
                                 "(" BP_EXT_MEMORY ", " BP_EXT_DEVICE ")");
 }
 
-bool Agent::use_twins() {
+bool Agent::use_device_memory() {
   if (!mirrors_) mirrors_ = std::make_shared<MirrorMemory>(*api_, agent_.self);
   if (!mirrors_->usable()) mirrors_.reset();
   return mirrors_ != nullptr;

@@ -15,7 +15,7 @@
 
 namespace backplane::conformance {
 
-// How a call ended.
+// The result of a call.
 struct Outcome {
   int32_t status = BP_OK;
   bp_error error;
@@ -40,7 +40,7 @@ struct Plan {
   std::vector<int32_t> parent_ranks = {};           // of the members, in the parent's numbers
   std::map<std::string, std::string> options = {};  // replace the subject's values and the schema's defaults
   Nanoseconds timeout = 20 * kSecond;               // for init; scaled by the caller
-  std::optional<bool> secure = {};                  // has the job a secret? Unset: as the environment says
+  std::optional<bool> secure = {};                  // whether the job has a secret; unset: from the environment
   bool on_device = false;  // operations get memory of the backend's device instead of the host's
 };
 
@@ -50,8 +50,8 @@ bp_op send_op(int32_t peer, uint64_t tag, const void* data, uint64_t bytes);
 bp_op recv_op(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result = nullptr);
 bp_result make_result();
 
-// The tag as the core passes it to a backend that matches fewer than 64 bits (bp_backend.tag_bits). submit maps the tag
-// of each operation with it.
+// Maps a tag as the core does for a backend that matches fewer than 64 bits (bp_backend.tag_bits). submit applies it to
+// the tag of each operation.
 uint64_t fit_tag(const bp_backend& backend, uint64_t tag);
 
 // An operation in flight or terminal. Movable. The destructor cancels an operation that is not terminal and waits up to
@@ -75,11 +75,11 @@ class Pending {
   // Waits up to `timeout`, then cancels and waits up to five seconds more; BP_AGAIN if the operation is still not
   // terminal. Releases it.
   Outcome finish(Nanoseconds timeout);
-  // work_release; only when terminal.
+  // Calls work_release. Call only when terminal.
   void release();
 
  private:
-  // The end as the backend told it, with the output where the case looks for it.
+  // Copies the output of a mirrored operation to the case's buffer. Returns the outcome.
   Outcome ended(Outcome outcome);
 
   Agent* agent_ = nullptr;
@@ -93,7 +93,7 @@ class Agent {
   // Calls the backend's construct_options and init and stores the result in `outcome`. An agent that did not start may
   // only be destroyed. `log` receives the backend's log lines.
   Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink log, Outcome& outcome);
-  // Like close, unless an exception is on its way: then the agent is left behind, for its works may be in use.
+  // Calls close. During stack unwinding leaks the agent instead, because its works may be in use.
   ~Agent();
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -105,8 +105,8 @@ class Agent {
   const bp_backend& backend() const { return backend_; }
   Host& host() { return *host_; }
   // Makes later operations use memory of the backend's device. False: the backend allocates none.
-  bool use_twins();
-  // Null: buffers are what the cases make them.
+  bool use_device_memory();
+  // Null: operations use the cases' own buffers.
   const std::shared_ptr<MirrorMemory>& mirrors() const { return mirrors_; }
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
@@ -154,7 +154,7 @@ class OptionValues {
   std::vector<bp_key_value> pairs_;
 };
 
-// A default or a user's text in the normal form of its type; the text itself if it is malformed.
+// A default value or a user's text in the normal form of its type. Returns malformed text unchanged.
 std::string normal_form(uint32_t type, const std::string& text);
 
 }  // namespace backplane::conformance

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Written from types.h alone, so that it shares no mistake with the core's reductions. Floating types of 8 and 16 bits
-// are computed in double and rounded once: double has more than twice their digits, so rounding twice does no harm.
+// Written from types.h alone, so that it shares no fault with the core's reductions. Floating types of 8 and 16 bits
+// are computed in double and rounded once. Double rounding has no effect, because double has more than twice their
+// digits.
 #include "arithmetic.hpp"
 
 #include <algorithm>
@@ -17,8 +18,8 @@
 namespace backplane::conformance {
 namespace {
 
-// A small floating-point format: the number of exponent and mantissa bits, and whether the largest exponent means
-// infinity and NaN (as in IEEE 754) or only its last mantissa is NaN (E4M3).
+// A small floating-point format: the number of exponent and mantissa bits, and whether the largest exponent encodes
+// infinity and NaN (as in IEEE 754), or NaN only with the largest mantissa (E4M3).
 struct Format {
   int exponent_bits;
   int mantissa_bits;
@@ -59,9 +60,9 @@ uint32_t encode(const Format& format, double value) {
   if (magnitude == 0) return sign;
   int exponent = std::ilogb(magnitude);
   exponent = std::max(exponent, 1 - format.bias());
-  // The number of last digits; nearbyint rounds by the current mode, which is the default one.
+  // The value in units of the last digit. nearbyint uses the current rounding mode, which is the default one.
   const double digits = std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent));
-  // Subnormal numbers have exponent field 0 and no leading one; a carry into the leading one mends the field by itself.
+  // Subnormal numbers have exponent field 0 and no leading one. A carry into the leading one increments the field.
   const double field = digits + static_cast<double>((exponent + format.bias() - 1)) * (1 << format.mantissa_bits);
   const uint32_t largest = format.ieee ? infinity - 1 : format.nan() - 1;
   return field > largest ? overflow : sign | static_cast<uint32_t>(field);
@@ -78,7 +79,7 @@ void store(void* data, uint64_t i, T value) {
   std::memcpy(static_cast<char*>(data) + i * sizeof(T), &value, sizeof(T));
 }
 
-// Each kind of element: Value is what one computes with.
+// The kinds of elements. Value is the type of computations.
 template <typename T>
 struct Plain {
   using Value = T;
@@ -147,7 +148,7 @@ bool with_element(uint32_t dtype, const Function& function) {
   }
 }
 
-// Wrapping: in 64 unsigned bits, then cut.
+// Wraps: computes in 64 unsigned bits, then truncates.
 template <typename T>
 T wrapped(uint64_t value) {
   return static_cast<T>(static_cast<std::make_unsigned_t<T>>(value));
@@ -177,7 +178,7 @@ T sum(T a, T b) {
   }
 }
 
-// min if `least`, else max; of zeros the negative one is the less.
+// min if `least`, else max. The negative zero is less than the positive one.
 template <typename T>
 T extreme(T a, T b, bool least) {
   if constexpr (std::is_floating_point_v<T>) {

@@ -8,10 +8,10 @@
 
 namespace backplane::conformance {
 
-// Whether types.h allows this reduction of this dtype.
+// Whether types.h permits this reduction of this dtype.
 bool goes_together(uint32_t dtype, uint32_t reduce_op);
 
-// out[i] = left[i] op right[i], as ext/reduce.h says. avg and premul_sum combine like sum.
+// out[i] = left[i] op right[i], as in ext/reduce.h. avg and premul_sum combine like sum.
 int32_t combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right, uint64_t count);
 
 // data[i] = data[i] / divisor, by the rules of avg. The divisor is not 0.
@@ -20,7 +20,7 @@ void divide(uint32_t dtype, void* data, uint64_t count, uint64_t divisor);
 // data[i] = data[i] * factor[0].
 void multiply(uint32_t dtype, void* data, uint64_t count, const void* factor);
 
-// All of a reduction, as ext/reduce.h says.
+// A whole reduction, as in ext/reduce.h.
 void reduce(uint32_t dtype, uint32_t reduce_op, void* out, const void* const* inputs, const void* const* scalars,
             uint64_t inputs_count, uint64_t divisor, uint64_t count);
 

@@ -16,7 +16,7 @@ struct Needs {
   uint32_t flags = 0;                                // BP_BACKEND_..., all of them
   uint32_t without = 0;                              // BP_BACKEND_ONE_WORLD, BP_BACKEND_BLOCKING_INIT: none of them
   int32_t ranks = 1;                                 // at least
-  bool processes = false;                            // ranks in processes of their own
+  bool processes = false;                            // each rank is a separate process
   bool file = false;                                 // the plugin comes from a file
 };
 
@@ -30,17 +30,17 @@ struct Case {
   void (*body)(Rank& rank) = nullptr;
   Nanoseconds deadline = 20 * kSecond;  // of one run, scaled
   bool loads = true;                    // false: the body loads the plugin itself (Run::plugin is null)
-  int32_t extra_processes = 0;          // they run the body as well, but are no ranks
-  bool own_network = false;             // in a network namespace of its own, loopback up; skipped if not permitted
+  int32_t extra_processes = 0;          // processes that run the body without being ranks
+  bool own_network = false;             // in a private network namespace, loopback up; skipped if not permitted
 };
 
-// The case, for backends without these flags only.
+// Restricts the case to backends without these flags.
 inline Case without(uint32_t flags, Case which) {
   which.needs.without |= flags;
   return which;
 }
 
-// Each group in a file of its own, in the order of their numbers.
+// The groups in the order in which they run. Each has its own file.
 std::vector<Case> load_cases();
 std::vector<Case> options_cases();
 std::vector<Case> init_cases();

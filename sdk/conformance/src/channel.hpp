@@ -16,12 +16,12 @@ struct Record {
     kFinding = 1,   // fields: expected, actual, step
     kFatal,         // the same, and the rank leaves the case
     kSkip,          // reason
-    kCell,          // op, dtype, reduce_op, memory, 1 or 0: seen to be right or wrong
+    kCell,          // op, dtype, reduce_op, memory, 1 if the result was right, else 0
     kLog,           // level, text: what the plugin logged
-    kDying,         // signal: this rank ends itself with it, by the case's will
-    kFreeze,        // milliseconds: stop this rank's process for that long; -1: for ever
-    kHarnessError,  // text: the harness cannot do its work
-    kFacts,         // what describe.hpp encodes
+    kDying,         // signal: this rank ends itself by it, as the case requires
+    kFreeze,        // milliseconds: stop this rank's process for that long; -1: indefinitely
+    kHarnessError,  // text: an error of the harness
+    kFacts,         // encoded by facts.cpp
     kDone           // the body has returned
   };
   Kind kind = kFinding;
@@ -41,11 +41,11 @@ class Channel {
   int descriptor_;
 };
 
-// Bytes into records.
+// Decodes records from bytes.
 class RecordReader {
  public:
   void feed(std::string_view bytes) { buffer_ += bytes; }
-  // False: there is no complete record. Malformed records are dropped: a plugin may write to any descriptor.
+  // Returns false if there is no complete record. Malformed records are dropped: a plugin may write to any descriptor.
   bool next(Record& record);
 
  private:

@@ -46,11 +46,11 @@ class Suite {
   Report run() {
     const Nanoseconds begin = now();
     if (settings_.ranks < 1 || settings_.ranks > kMostRanks) {
-      report_.error = say("the number of ranks must be between 1 and ", kMostRanks);
+      report_.error = fmt::format("the number of ranks must be between 1 and {}", kMostRanks);
     } else if (subject_.path.empty() == (subject_.entry == nullptr)) {
       report_.error = "name a file or hand over an entry, one of both";
     } else if (const std::string problem = subject_.path.empty() ? "" : file_problem(subject_.path); !problem.empty()) {
-      report_.error = say("cannot check ", subject_.path, ": ", problem);
+      report_.error = fmt::format("cannot check {}: {}", subject_.path, problem);
     } else {
       describe();
       run_cases();
@@ -62,7 +62,7 @@ class Suite {
  private:
   RunSettings run_settings(int32_t ranks) const {
     const bool one_process = (facts_.flags & BP_BACKEND_ONE_PROCESS) != 0;
-    return {ranks, one_process, report_.seed, settings_.patience, settings_.on_device, settings_.in_child};
+    return {ranks, one_process, report_.seed, settings_.timeout_scale, settings_.on_device, settings_.in_child};
   }
 
   void describe() {
@@ -129,21 +129,22 @@ class Suite {
                      : !result.reason.empty() ? Verdict::kSkipped
                                               : Verdict::kPassed;
     if (result.verdict == Verdict::kFailed) result.reason.clear();
-    result.reproduce = say(settings_.command, " ", subject_.path.empty() ? facts_.id : subject_.path, " -n ",
-                           settings_.ranks, " --filter ", which.group, ".", which.name, " --seed ", report_.seed);
+    result.reproduce = fmt::format("{} {} -n {} --filter {}.{} --seed {}", settings_.command,
+                                   subject_.path.empty() ? facts_.id : subject_.path, settings_.ranks, which.group,
+                                   which.name, report_.seed);
     return result;
   }
 
   void run_world(const Case& which, int32_t world, Result& result) {
     Outcomes outcomes = run_case(which, subject_, run_settings(world));
     for (Finding& finding : outcomes.findings) {
-      if (!which.worlds.empty()) finding.step += say(" (world size ", world, ")");
+      if (!which.worlds.empty()) finding.step += fmt::format(" (world size {})", world);
       result.findings.push_back(std::move(finding));
     }
     if (!outcomes.skips.empty()) result.reason = outcomes.skips.front();
     if (!outcomes.findings.empty()) result.output = outcomes.output;
     if (!outcomes.harness_errors.empty()) {
-      report_.error = say(which.group, ".", which.name, ": ", outcomes.harness_errors.front());
+      report_.error = fmt::format("{}.{}: {}", which.group, which.name, outcomes.harness_errors.front());
     }
     for (const Cell& seen : outcomes.cells) count(seen);
   }

@@ -4,14 +4,15 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <string>
 #include <thread>
 
 #include "finalize.hpp"
@@ -19,22 +20,34 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr int kChannel = 3;  // where the pipe to the supervisor lies in each child
+constexpr int kChannel = 3;  // the descriptor of the pipe to the supervisor
+constexpr int kPmi = 4;      // that of the connection which the supervisor offers to MPI
 
-// The descriptors that a child has: 0 is empty, 1 and 2 go to the supervisor, 3 is the channel.
+// The descriptor that PMI_FD names, or -1.
+int pmi_descriptor() {
+  const char* const text = std::getenv("PMI_FD");
+  return text == nullptr ? -1 : std::atoi(text);
+}
+
+// Leaves five descriptors: 0 is /dev/null, 1 and 2 lead to the supervisor, 3 is the channel, 4 is that of PMI_FD.
 void arrange_descriptors(ChildSetup& setup) {
   const int channel = fcntl(setup.run.channel.descriptor(), F_DUPFD_CLOEXEC, 100);
   const int output = fcntl(setup.output, F_DUPFD_CLOEXEC, 101);
+  const int pmi = fcntl(pmi_descriptor(), F_DUPFD_CLOEXEC, 102);
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
   dup2(output, STDERR_FILENO);
   dup3(channel, kChannel, O_CLOEXEC);
-  close_range(kChannel + 1, ~0U, 0);
+  if (pmi >= 0) {
+    dup3(pmi, kPmi, O_CLOEXEC);
+    setenv("PMI_FD", std::to_string(kPmi).c_str(), 1);
+  }
+  close_range(pmi >= 0 ? kPmi + 1 : kPmi, ~0U, 0);
   setup.run.channel = Channel(kChannel);
 }
 
-// As a program starts: no handlers, nothing blocked.
+// The state of a new program: no handlers, no blocked signals.
 void reset_signals() {
   for (int signal = 1; signal < NSIG; ++signal) {
     if (signal == SIGSEGV || signal == SIGBUS || signal == SIGABRT || signal == SIGFPE || signal == SIGILL) continue;
@@ -96,7 +109,7 @@ std::string file_problem(const std::string& path) {
                      : S_ISFIFO(status.st_mode) ? "a FIFO"
                      : S_ISSOCK(status.st_mode) ? "a socket"
                                                 : "a device";
-  return say("it is ", kind, ", not a regular file");
+  return fmt::format("it is {}, not a regular file", kind);
 }
 
 const bp_plugin* load_plugin(const std::string& path, std::string& why) {
@@ -113,10 +126,8 @@ const bp_plugin* load_plugin(const std::string& path, std::string& why) {
 }
 
 void run_child(ChildSetup& setup) {
-  setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
   const rlimit none = {0, 0};
-  setrlimit(RLIMIT_CORE, &none);  // that a plugin crashes is a finding here, nothing to be dissected
+  setrlimit(RLIMIT_CORE, &none);  // a crash of the plugin is a finding; a core file would not help
   reset_signals();
   arrange_descriptors(setup);
   const Case& which = *setup.which;
@@ -138,7 +149,7 @@ void run_child(ChildSetup& setup) {
     finalize(*run.backend);
   }
   for (const int32_t member : setup.members) run.channel.send({Record::kDone, member, {}});
-  _exit(0);  // a plugin's destructors have no say any more
+  _exit(0);  // without destructors of the plugin
 }
 
 }  // namespace backplane::conformance

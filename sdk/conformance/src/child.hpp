@@ -10,11 +10,11 @@
 
 namespace backplane::conformance {
 
-// What a child needs to run. Built before the fork.
+// The arguments of run_child.
 struct ChildSetup {
   const Case* which = nullptr;
   Run run;
-  std::vector<int32_t> members;  // each runs the body, on a thread of its own if there are several
+  std::vector<int32_t> members;  // each runs the body; several run on one thread each
   bool is_extra = false;
   int output = -1;  // becomes stdout and stderr
 };
@@ -26,7 +26,7 @@ struct ChildSetup {
 // it, since opening a FIFO can block.
 std::string file_problem(const std::string& path);
 
-// Opens a plugin file (RTLD_NOW | RTLD_LOCAL) and returns its entry; null, and why, if it cannot.
+// Opens a plugin file (RTLD_NOW | RTLD_LOCAL) and returns its entry. On failure returns null and sets `why`.
 const bp_plugin* load_plugin(const std::string& path, std::string& why);
 
 }  // namespace backplane::conformance

@@ -22,7 +22,7 @@ MirrorMemory::MirrorMemory(const bp_process_group_api& api, void* self)
     return;
   if (copies_ == nullptr || !BP_HAS(copies_, copy) || copies_->copy == nullptr) return;
   release_ = memory_->release;
-  // The agent's is the one of which it has memory.
+  // The agent's device is the first one whose memory it allocates.
   for (int32_t device = 0; device < kMostDevices && device_ < 0; ++device) {
     if (std::byte* const data = allocate(kLeast, device); data != nullptr) {
       device_ = device;
@@ -104,7 +104,7 @@ void DeviceMirror::move(bp_buffer* buffer) const {
   }
 }
 
-bool DeviceMirror::bring_back() const {
+bool DeviceMirror::copy_back() const {
   return output_bytes_ == 0 || memory_->copy(output_, output_twin_, output_bytes_);
 }
 

@@ -20,7 +20,7 @@ namespace backplane::conformance {
 // device is idle. Any thread.
 class MirrorMemory {
  public:
-  // Not usable() if the agent hands out no memory of a device, or does not copy to and from it.
+  // usable() is false if the agent allocates no device memory, or does not copy to and from it.
   MirrorMemory(const bp_process_group_api& api, void* self);
   ~MirrorMemory();
   MirrorMemory(const MirrorMemory&) = delete;
@@ -28,7 +28,7 @@ class MirrorMemory {
 
   bool usable() const { return device_ >= 0; }
   int32_t device() const { return device_; }
-  std::byte* take(uint64_t bytes);  // null: there is no more
+  std::byte* take(uint64_t bytes);  // null: out of memory
   void give(std::byte* data, uint64_t bytes);
   bool copy(void* to, const void* from, uint64_t bytes) const;
 
@@ -47,19 +47,19 @@ class MirrorMemory {
 // The mirrors of one operation's buffers.
 class DeviceMirror {
  public:
-  // Replaces the buffers of *op. Not ok() if there was no memory for them.
+  // Replaces the buffers of *op. ok() is false if there was no memory for them.
   DeviceMirror(std::shared_ptr<MirrorMemory> memory, bp_op* op);
-  // When the operation is terminal.
+  // Requires that the operation is terminal.
   ~DeviceMirror();
   DeviceMirror(const DeviceMirror&) = delete;
   DeviceMirror& operator=(const DeviceMirror&) = delete;
 
   bool ok() const { return ok_; }
-  // When it is done: its output, to where the case looks for it. False: the device refused.
-  bool bring_back() const;
+  // Copies the output of a done operation to the case's buffer. False: the device failed.
+  bool copy_back() const;
 
  private:
-  // Host memory that one or both buffers lie in, and its stand-in.
+  // Host memory that contains one or both buffers, and its mirror.
   struct Span {
     std::byte* begin;
     uint64_t bytes;

@@ -68,7 +68,7 @@ const Case& describing() {
 
 std::string inapplicable(const Case& which, const Facts& facts, int32_t ranks, bool from_file) {
   if (which.needs.file && !from_file) return "the plugin is linked in, there is no file to look at";
-  if (!which.loads) return ranks < which.needs.ranks ? say("needs ", which.needs.ranks, " ranks") : "";
+  if (!which.loads) return ranks < which.needs.ranks ? fmt::format("needs {} ranks", which.needs.ranks) : "";
   if (!facts.known) return "the plugin cannot be described";
   if (const uint64_t missing = which.needs.ops & ~facts.ops(); missing != 0) {
     std::string names;
@@ -95,9 +95,10 @@ std::string inapplicable(const Case& which, const Facts& facts, int32_t ranks, b
   if (which.needs.processes && (facts.flags & BP_BACKEND_ONE_PROCESS) != 0) {
     return "the ranks of this backend live in one process";
   }
-  if (ranks < which.needs.ranks) return say("needs ", which.needs.ranks, " ranks");
+  if (ranks < which.needs.ranks) return fmt::format("needs {} ranks", which.needs.ranks);
   const std::vector<int32_t> sizes = worlds(which, ranks);
-  return sizes.empty() ? say("needs ", *std::min_element(which.worlds.begin(), which.worlds.end()), " ranks") : "";
+  return sizes.empty() ? fmt::format("needs {} ranks", *std::min_element(which.worlds.begin(), which.worlds.end()))
+                       : "";
 }
 
 std::vector<int32_t> worlds(const Case& which, int32_t ranks) {

@@ -21,7 +21,7 @@ struct Facts {
   std::map<uint32_t, bp_capability> capabilities;  // by op
 
   uint64_t ops() const;
-  // Takes a kFacts record in.
+  // Adds the fields of a kFacts record.
   void add(const std::vector<std::string>& fields);
 };
 
@@ -31,8 +31,8 @@ const Case& describing();
 // Why the case cannot be run on such a backend with so many ranks; empty if it can.
 std::string inapplicable(const Case& which, const Facts& facts, int32_t ranks, bool from_file);
 
-// The world sizes to run the case at: the case's own, else `ranks`, which the user asked for. With `ranks` 1 only those
-// of one rank; empty if the case has none.
+// The world sizes to run the case at: the case's own, otherwise `ranks`, which the user chose. If `ranks` is 1, only
+// worlds of one rank; empty if the case has none.
 std::vector<int32_t> worlds(const Case& which, int32_t ranks);
 
 }  // namespace backplane::conformance

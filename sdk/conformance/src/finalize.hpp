@@ -7,11 +7,11 @@
 
 namespace backplane::conformance {
 
-// Each agent of this process that started, and each of them that was destroyed.
+// Call for each agent of this process that has started, and for each of them that is destroyed.
 void agent_started();
 void agent_destroyed();
 
-// Calls finalize, once, if the backend has one, an agent has started and all are destroyed. False: not called.
+// Calls the backend's finalize once, if it has one, an agent has started and all are destroyed. False: not called.
 bool finalize(const bp_backend& backend);
 
 }  // namespace backplane::conformance

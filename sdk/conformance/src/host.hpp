@@ -17,10 +17,10 @@ namespace backplane::conformance {
 
 using LogSink = std::function<void(uint32_t level, const char* text)>;
 
-// Whether the environment names a secret, which makes the checked job a secure one.
+// Whether the environment names a secret, so that the job under test is secure.
 bool named_secret();
 
-// Keeps its address; must outlive the agent.
+// Not movable. Must outlive the agent.
 class Host {
  public:
   // `space` is the agent's part of the store: agents of one group share it, others never do. `secure`: the job has a
@@ -34,7 +34,7 @@ class Host {
   bp_host& mutable_table() { return table_; }
 
   void request_abort() { abort_.store(true); }
-  // The failures that the plugin has reported by now, in their order.
+  // The failures that the plugin has reported so far, oldest first.
   std::vector<bp_error> reports() const {
     const std::lock_guard lock(reports_mutex_);
     return reports_;

@@ -2,6 +2,7 @@
 #include "limits.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -21,7 +22,6 @@
 #include <vector>
 
 #include "proc.hpp"
-#include "say.hpp"
 
 extern "C" {
 __attribute__((weak)) void __sanitizer_symbolize_pc(void* pc, const char* format, char* out, size_t size);
@@ -30,8 +30,8 @@ __attribute__((weak)) void __sanitizer_symbolize_pc(void* pc, const char* format
 namespace backplane::conformance {
 namespace {
 
-// A sanitizer reads the symbols of all libraries when it first needs one. Without a descriptor it could not, and would
-// match no report against its suppressions.
+// Makes a sanitizer read the symbols of all libraries now. Later it might have no descriptor for that, and could not
+// apply its suppressions.
 void read_symbols() {
   if (__sanitizer_symbolize_pc == nullptr) return;
   char name[256];
@@ -74,7 +74,7 @@ int install_filter(Filter filter, unsigned flags, std::string& why_not) {
   }
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   const long descriptor = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
-  if (descriptor < 0) why_not = say("this machine permits no filter of system calls: ", std::strerror(errno));
+  if (descriptor < 0) why_not = fmt::format("this machine permits no filter of system calls: {}", std::strerror(errno));
   return static_cast<int>(descriptor);
 }
 
@@ -102,7 +102,7 @@ bool deny_shared_memory(std::string& why_not) {
   return install_filter(std::move(filter), 0, why_not) >= 0;
 }
 
-// The flags of clone3 lie in memory, where no filter can look; without clone3 the C library uses clone.
+// Denies clone3, whose flags are in memory that a filter cannot read. The C library then uses clone.
 ThreadLimit* ThreadLimit::install(std::string& why_not) {
   Filter filter = begin_filter();
   refuse(filter, SYS_clone3, ENOSYS);
@@ -111,7 +111,7 @@ ThreadLimit* ThreadLimit::install(std::string& why_not) {
   filter.push_back(BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 0, 1));
   filter.push_back(result(SECCOMP_RET_USER_NOTIF));
 
-  // The thread that answers must not be under the filter itself, so it comes before.
+  // The thread that answers must not be under the filter, so it starts before.
   std::promise<ThreadLimit*> made;
   std::thread([limit = made.get_future()]() mutable {
     if (ThreadLimit* const known = limit.get()) known->answer();
@@ -124,7 +124,7 @@ ThreadLimit* ThreadLimit::install(std::string& why_not) {
 
 void ThreadLimit::allow(int more) { most_.store(more < 0 ? SIZE_MAX : threads().size() + static_cast<size_t>(more)); }
 
-// A thread that has been joined may still be seen for a moment.
+// The kernel may still list a joined thread for a short time.
 bool ThreadLimit::has_room() const {
   const size_t most = most_.load();
   const Nanoseconds deadline = now() + 20 * kMillisecond;

@@ -13,7 +13,7 @@ namespace backplane::conformance {
 // The soft limit of descriptors of this process while the object lives.
 class DescriptorLimit {
  public:
-  explicit DescriptorLimit(int highest);  // no descriptor with this number or a greater one can be had
+  explicit DescriptorLimit(int highest);  // descriptors with this number or a greater one cannot be created
   ~DescriptorLimit();
   DescriptorLimit(const DescriptorLimit&) = delete;
   DescriptorLimit& operator=(const DescriptorLimit&) = delete;
@@ -32,7 +32,7 @@ class ThreadLimit {
  public:
   // Null, and why, if the machine does not permit it.
   static ThreadLimit* install(std::string& why_not);
-  // The process may have so many more threads than it has now; negative: any number.
+  // Permits `more` threads in addition to the current ones. Negative: any number.
   void allow(int more);
 
  private:

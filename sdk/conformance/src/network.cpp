@@ -4,12 +4,10 @@
 #include <fcntl.h>
 #include <net/if.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -17,10 +15,8 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
-#include <utility>
 
-#include "backplane/base/pipe.hpp"
-#include "say.hpp"
+#include <fmt/format.h>
 
 namespace backplane::conformance {
 namespace {
@@ -36,11 +32,11 @@ bool write_file(const char* path, const std::string& text) {
   return file && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-// Everything inside belongs to the same user as outside.
+// Maps the user and group of the outside to the same ids inside.
 bool keep_ids(uid_t user, gid_t group) {
   write_file("/proc/self/setgroups", "deny");
-  return write_file("/proc/self/uid_map", say(user, " ", user, " 1")) &&
-         write_file("/proc/self/gid_map", say(group, " ", group, " 1"));
+  return write_file("/proc/self/uid_map", fmt::format("{} {} 1", user, user)) &&
+         write_file("/proc/self/gid_map", fmt::format("{} {} 1", group, group));
 }
 
 bool enter_new_namespaces() {
@@ -65,31 +61,29 @@ Readiness prepare() {
   return readiness;
 }
 
-[[noreturn]] void hold(pid_t parent, int report, int leash) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);
-  // Whatever else the maker has open, pipes above all, is none of the holder's business.
+// Reports success or the error to the maker, then waits to be killed.
+int hold(int report) {
+  const pid_t maker = getppid();
+  // Keeps no pipe of the maker open.
   dup2(report, 0);
-  dup2(leash, 1);
-  close_range(2, ~0U, 0);
+  close_range(1, ~0U, 0);
   const Readiness readiness = prepare();
-  if (write(0, &readiness, sizeof readiness) != sizeof readiness || readiness.error != 0) _exit(1);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a change of credentials clears it
+  const bool reported = write(0, &readiness, sizeof readiness) == sizeof readiness;
+  if (!reported || readiness.error != 0 || getppid() != maker) return 1;
   close(0);
-  char nothing = 0;
-  while (read(1, &nothing, 1) < 0 && errno == EINTR) {
-  }
-  _exit(0);
+  for (;;) pause();
 }
 
 // Joins one namespace unless the caller is in it already (setns into one's own user namespace is refused).
 bool enter(pid_t holder, const char* kind, int flag) {
-  const base::Descriptor theirs(open(say("/proc/", holder, "/ns/", kind).c_str(), O_RDONLY | O_CLOEXEC));
+  const base::Descriptor theirs(open(fmt::format("/proc/{}/ns/{}", holder, kind).c_str(), O_RDONLY | O_CLOEXEC));
   if (!theirs) return false;
   std::array<char, 64> ours_name{};
   std::array<char, 64> theirs_name{};
   const bool known =
-      readlink(say("/proc/self/ns/", kind).c_str(), ours_name.data(), ours_name.size() - 1) > 0 &&
-      readlink(say("/proc/", holder, "/ns/", kind).c_str(), theirs_name.data(), theirs_name.size() - 1) > 0;
+      readlink(fmt::format("/proc/self/ns/{}", kind).c_str(), ours_name.data(), ours_name.size() - 1) > 0 &&
+      readlink(fmt::format("/proc/{}/ns/{}", holder, kind).c_str(), theirs_name.data(), theirs_name.size() - 1) > 0;
   const bool there = known && std::strcmp(ours_name.data(), theirs_name.data()) == 0;
   return there || setns(theirs.get(), flag) == 0;
 }
@@ -98,61 +92,30 @@ bool enter(pid_t holder, const char* kind, int flag) {
 
 std::optional<NetworkHolder> NetworkHolder::make(std::string& why_not) {
   base::Pipe report = base::Pipe::open();
-  base::Pipe leash = base::Pipe::open();
-  if (!report || !leash) {
-    why_not = say("no pipe for a network of its own: ", std::strerror(errno));
-    return std::nullopt;
-  }
-  const pid_t parent = getpid();
-  const pid_t child = fork();
-  if (child == 0) hold(parent, report.write.get(), leash.read.get());
-  if (child < 0) {
-    why_not = say("no process for a network of its own: ", std::strerror(errno));
+  NetworkHolder holder;
+  if (report) holder.process_ = base::Subprocess::fork([&report] { return hold(report.write.get()); });
+  if (!holder.process_) {
+    why_not = fmt::format("no process for a network of its own: {}", std::strerror(errno));
     return std::nullopt;
   }
   report.write.reset();
-  NetworkHolder holder(child, std::move(leash.write));
-  holder.maker_ = parent;
   Readiness readiness;
   ssize_t size = 0;
   while ((size = read(report.read.get(), &readiness, sizeof readiness)) < 0 && errno == EINTR) {
   }
   if (size == sizeof readiness && readiness.error == 0) return holder;
-  why_not = size == sizeof readiness ? say("a network of its own is not permitted here (", readiness.step, ": ",
-                                           std::strerror(readiness.error), ")")
+  why_not = size == sizeof readiness ? fmt::format("a network of its own is not permitted here ({}: {})",
+                                                   readiness.step, std::strerror(readiness.error))
                                      : std::string("a network of its own could not be made here");
   return std::nullopt;
-}
-
-NetworkHolder::NetworkHolder(NetworkHolder&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), leash_(std::move(other.leash_)), maker_(other.maker_) {}
-
-NetworkHolder& NetworkHolder::operator=(NetworkHolder&& other) noexcept {
-  if (this != &other) {
-    end();
-    pid_ = std::exchange(other.pid_, -1);
-    leash_ = std::move(other.leash_);
-    maker_ = other.maker_;
-  }
-  return *this;
-}
-
-NetworkHolder::~NetworkHolder() { end(); }
-
-void NetworkHolder::end() {
-  leash_.reset();
-  if (pid_ < 0 || maker_ != getpid()) return;
-  kill(pid_, SIGKILL);
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  pid_ = -1;
 }
 
 bool NetworkHolder::join() const {
   std::array<char, PATH_MAX> directory{};
   const bool known = getcwd(directory.data(), directory.size()) != nullptr;
   unshare(CLONE_FS);  // a sanitizer's thread shares the working directory, which forbids changes of mounts
-  if (!enter(pid_, "user", CLONE_NEWUSER) || !enter(pid_, "net", CLONE_NEWNET) || !enter(pid_, "mnt", CLONE_NEWNS)) {
+  if (!enter(process_.pid(), "user", CLONE_NEWUSER) || !enter(process_.pid(), "net", CLONE_NEWNET) ||
+      !enter(process_.pid(), "mnt", CLONE_NEWNS)) {
     return false;
   }
   return !known || chdir(directory.data()) == 0;  // a new mount namespace begins at its root

@@ -4,40 +4,27 @@
 // case can capture all packets, take the network down, and count sockets and shared memory without interference.
 #pragma once
 
-#include <sys/types.h>
-
 #include <optional>
 #include <string>
-#include <utility>
 
-#include "backplane/base/descriptor.hpp"
+#include "backplane/base/subprocess.hpp"
 
 namespace backplane::conformance {
 
-// Owns an idle process that keeps the namespaces alive. The process ends with this object or with its parent.
+// Owns an idle process that keeps the namespaces alive. The process ends with this object or with the thread that made
+// it.
 class NetworkHolder {
  public:
   // Blocks for some milliseconds. Without a value where the machine does not permit it; `why_not` then says why. The
   // caller becomes the parent of the process.
   static std::optional<NetworkHolder> make(std::string& why_not);
 
-  NetworkHolder(NetworkHolder&& other) noexcept;
-  NetworkHolder& operator=(NetworkHolder&& other) noexcept;
-  ~NetworkHolder();
-
-  pid_t pid() const { return pid_; }
-
   // Moves the calling thread, and the threads that it starts later, into the namespaces. Call it before there are other
   // threads. The working directory stays. False: failed, see errno.
   bool join() const;
 
  private:
-  NetworkHolder(pid_t pid, base::Descriptor leash) : pid_(pid), leash_(std::move(leash)) {}
-  void end();
-
-  pid_t pid_ = -1;
-  base::Descriptor leash_;  // the holder ends when the other end of this pipe is closed
-  pid_t maker_ = -1;        // a forked copy of this object ends nothing
+  base::Subprocess process_;
 };
 
 // Takes loopback of the caller's network namespace up or down. False: errno says why.

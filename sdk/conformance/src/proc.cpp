@@ -20,7 +20,7 @@
 #include <mutex>
 #include <sstream>
 
-#include "say.hpp"
+#include <fmt/format.h>
 
 extern "C" {
 __attribute__((weak)) void __asan_init();
@@ -145,7 +145,7 @@ std::set<pid_t> threads() { return numbers("/proc/self/task"); }
 std::set<pid_t> child_processes() {
   std::set<pid_t> found;
   for (const pid_t thread : threads()) {
-    std::ifstream file(say("/proc/self/task/", thread, "/children"));
+    std::ifstream file(fmt::format("/proc/self/task/{}/children", thread));
     pid_t child = 0;
     while (file >> child) found.insert(child);
   }
@@ -170,7 +170,7 @@ uint64_t resident_bytes() {
 bool has_sanitizer() { return __asan_init != nullptr || __tsan_init != nullptr; }
 
 uint64_t blocked_signals(pid_t thread) {
-  return mask_in(say("/proc/self/task/", thread, "/status"), "SigBlk", kAllSignals);
+  return mask_in(fmt::format("/proc/self/task/{}/status", thread), "SigBlk", kAllSignals);
 }
 
 std::string status_text(const std::string& field) {
@@ -208,14 +208,14 @@ std::string difference(const Footprint& before, const Footprint& after) {
   for (const auto& [number, descriptor] : after.open) {
     const auto earlier = before.open.find(number);
     if (earlier == before.open.end() || earlier->second.target != descriptor.target) {
-      add(say("descriptor ", number, " (", descriptor.target, ")"));
+      add(fmt::format("descriptor {} ({})", number, descriptor.target));
     }
   }
   if (after.running.size() > before.running.size()) {
-    add(say(after.running.size() - before.running.size(), " threads more"));
+    add(fmt::format("{} threads more", after.running.size() - before.running.size()));
   }
   for (const pid_t child : after.children) {
-    if (before.children.count(child) == 0) add(say("child process ", child));
+    if (before.children.count(child) == 0) add(fmt::format("child process {}", child));
   }
   for (const std::string& name : after.shared) {
     if (before.shared.count(name) == 0) add("/dev/shm/" + name);
@@ -225,8 +225,8 @@ std::string difference(const Footprint& before, const Footprint& after) {
 
 }  // namespace
 
-std::string grown_since(const Footprint& before, Nanoseconds patience) {
-  const Nanoseconds deadline = now() + patience;
+std::string grown_since(const Footprint& before, Nanoseconds timeout) {
+  const Nanoseconds deadline = now() + timeout;
   for (;;) {
     const std::string found = difference(before, Footprint::take());
     if (found.empty() || now() >= deadline) return found;
@@ -234,25 +234,25 @@ std::string grown_since(const Footprint& before, Nanoseconds patience) {
   }
 }
 
-std::string left_behind(const Footprint& before, Nanoseconds patience) {
-  std::string found = grown_since(before, patience);
+std::string left_behind(const Footprint& before, Nanoseconds timeout) {
+  std::string found = grown_since(before, timeout);
   const Footprint after = Footprint::take();
   for (const auto& [number, descriptor] : before.open) {
     if (after.open.count(number) != 0) continue;
-    found += say(found.empty() ? "" : ", ", "descriptor ", number, " (", descriptor.target, ") is gone");
+    found += fmt::format("{}descriptor {} ({}) is gone", found.empty() ? "" : ", ", number, descriptor.target);
   }
   return found;
 }
 
 uint16_t Listener::port() const {
   if (family == AF_UNIX) return 0;
-  uint16_t port = 0;  // stands at the same place in both kinds of address
+  uint16_t port = 0;  // at the same offset in both kinds of address
   std::memcpy(&port, address.data() + offsetof(sockaddr_in, sin_port), sizeof port);
   return ntohs(port);
 }
 
 std::string Listener::text() const {
-  return family == AF_UNIX ? "a UNIX socket" : say(family == AF_INET ? "127.0.0.1:" : "[::1]:", port());
+  return family == AF_UNIX ? "a UNIX socket" : fmt::format("{}{}", family == AF_INET ? "127.0.0.1:" : "[::1]:", port());
 }
 
 std::set<Listener> listeners() {

@@ -20,7 +20,7 @@ struct Descriptor {
   bool close_on_exec = false;
 };
 
-// By number, without the one that reading them takes.
+// The open descriptors by number, except the one used to read them.
 std::map<int, Descriptor> descriptors();
 std::set<pid_t> threads();
 // Processes whose parent is this one.
@@ -30,9 +30,9 @@ std::set<std::string> shared_memory();
 uint64_t resident_bytes();
 // Whether a sanitizer is active. It keeps freed memory, so resident memory is meaningless.
 bool has_sanitizer();
-// The signals that a thread of this process blocks: bit n-1 for signal n. All of them if it has ended.
+// The signals that a thread of this process blocks: bit n-1 for signal n. All signals if it has ended.
 uint64_t blocked_signals(pid_t thread);
-// A field of /proc/self/status, "unknown" if there is none: how to learn the umask without changing it.
+// A field of /proc/self/status; "unknown" if there is none. Reads the umask without changing it.
 std::string status_text(const std::string& field);
 // A field of /proc/self/status as a hexadecimal number: "SigCgt", "SigIgn".
 uint64_t status_mask(const std::string& field);
@@ -49,11 +49,11 @@ struct Footprint {
   static Footprint take();
 };
 
-// Resources added since `before`: "descriptor 9 (socket:[1234])"; empty: nothing. Waits up to `patience` for it to
-// disappear: the kernel releases some resources shortly after a thread was joined.
-std::string grown_since(const Footprint& before, Nanoseconds patience);
-// The same, and no descriptor may be gone, either.
-std::string left_behind(const Footprint& before, Nanoseconds patience);
+// Resources added since `before`: "descriptor 9 (socket:[1234])"; empty: none. Waits up to `timeout` for them to
+// disappear, because the kernel releases some resources shortly after a thread was joined.
+std::string grown_since(const Footprint& before, Nanoseconds timeout);
+// The same, and the descriptors that have been closed.
+std::string left_behind(const Footprint& before, Nanoseconds timeout);
 
 // A listening address in this network namespace.
 struct Listener {
@@ -66,7 +66,7 @@ struct Listener {
 };
 
 std::set<Listener> listeners();
-// Those of the calling process.
+// The listeners of the calling process.
 std::set<Listener> own_listeners();
 // Names of UNIX sockets in this network namespace, in the file system or abstract ("@name").
 std::set<std::string> unix_names();

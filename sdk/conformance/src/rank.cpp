@@ -63,8 +63,8 @@ void Rank::skip(const std::string& reason) {
   leave_together();
 }
 
-// The others may be in init, or in an operation with this rank, and would miss it: its agents stay until they leave,
-// too.
+// Waits until all ranks leave their bodies. Others may be in init, or in an operation with this rank, so its agents
+// must live until then.
 void Rank::leave_together() {
   world().break_barriers();
   world().leave(id_);
@@ -117,16 +117,16 @@ std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool g
     if (logged_.size() < kLogKept) logged_ += std::string(text) + "\n";
     run_.channel.send({Record::kLog, id_, {std::to_string(level), text}});
   };
-  step(say("in init of ", plan.space, " as rank ", mine.rank));
+  step(fmt::format("in init of {} as rank {}", plan.space, mine.rank));
   auto agent = std::make_unique<Agent>(backend(), world(), mine, log, outcome);
   if (!outcome.ok()) return nullptr;
-  step(say("after init of ", plan.space));
+  step(fmt::format("after init of {}", plan.space));
   const bp_agent& raw = agent->raw();
   require(raw.api != nullptr && raw.kind == BP_KIND_PROCESS_GROUP, "an agent with a process group table",
-          say("kind ", raw.kind, ", api ", raw.api));
+          fmt::format("kind {}, api {}", raw.kind, fmt::ptr(raw.api)));
   require(raw.rank == agent->rank() && raw.world_size == agent->size(),
-          say("an agent that is rank ", agent->rank(), " of ", agent->size()),
-          say("rank ", raw.rank, " of ", raw.world_size));
+          fmt::format("an agent that is rank {} of {}", agent->rank(), agent->size()),
+          fmt::format("rank {} of {}", raw.rank, raw.world_size));
   if (guarded) guard(*agent);
   agent->after_close = [this](const Host& host) { expect_no_report(host); };
   return agent;
@@ -134,7 +134,7 @@ std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool g
 
 void Rank::expect_world(int32_t rank, int32_t world_size) {
   if (!has_flag(BP_BACKEND_ONE_WORLD) || (rank == id_ && world_size == size())) return;
-  skip(say("the case makes rank ", rank, " of ", world_size, " of a process whose world is another one"));
+  skip(fmt::format("the case makes rank {} of {} of a process whose world is another one", rank, world_size));
 }
 
 void Rank::expect_no_report(const Host& host) {
@@ -177,7 +177,7 @@ void Rank::unguard(Agent& agent) {
 }
 
 void Rank::watch() {
-  std::vector<const Agent*> told;  // a rank's loss is told to each agent once; abort's first cause stays
+  std::vector<const Agent*> aborted;  // each agent is aborted once, with the first loss
   while (!ended_.load()) {
     const uint32_t seen = world().states_version();
     int32_t lost = -1;
@@ -187,9 +187,9 @@ void Rank::watch() {
     if (lost >= 0) {
       const std::lock_guard lock(mutex_);
       for (Agent* agent : guarded_) {
-        if (std::find(told.begin(), told.end(), agent) != told.end()) continue;
-        agent->abort(BP_PEER_LOST, lost, say("rank ", lost, " is lost: its process ended"));
-        told.push_back(agent);
+        if (std::find(aborted.begin(), aborted.end(), agent) != aborted.end()) continue;
+        agent->abort(BP_PEER_LOST, lost, fmt::format("rank {} is lost: its process ended", lost));
+        aborted.push_back(agent);
       }
     }
     world().wait_for_state_change(seen);
@@ -209,7 +209,7 @@ void Rank::die(int signal) {
 
 void Rank::freeze(Nanoseconds time) {
   if (time < 0) world().mark_failed();
-  const std::string over = say("freeze/", id_, "/", now());
+  const std::string over = fmt::format("freeze/{}/{}", id_, now());
   run_.channel.send({Record::kFreeze, id_, {std::to_string(time < 0 ? -1 : time / kMillisecond), over}});
   std::string word;
   world().get(over, word, time < 0 ? -1 : time + scaled(kPatience), [] { return false; });

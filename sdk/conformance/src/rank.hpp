@@ -8,6 +8,8 @@
 // plugin.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -19,7 +21,6 @@
 
 #include "agent.hpp"
 #include "channel.hpp"
-#include "say.hpp"
 #include "world.hpp"
 
 namespace backplane::conformance {
@@ -31,7 +32,7 @@ struct Run {
   World* world = nullptr;
   Channel channel{-1};
   uint64_t seed = 0;
-  double patience = 1;
+  double timeout_scale = 1;
   std::string path;                     // of the plugin; empty if it is linked in
   const bp_plugin* plugin = nullptr;    // null in cases that load it themselves
   const bp_backend* backend = nullptr;  // the backend under test; null in those cases and in extra processes
@@ -70,7 +71,7 @@ class Rank {
 
   // Multiplies a time by the user's factor for slow machines.
   Nanoseconds scaled(Nanoseconds time) const {
-    return static_cast<Nanoseconds>(static_cast<double>(time) * run_.patience);
+    return static_cast<Nanoseconds>(static_cast<double>(time) * run_.timeout_scale);
   }
 
   // Names the step that begins now. Findings, hangs and deaths report it.
@@ -107,16 +108,16 @@ class Rank {
   // Skips the case if the backend has BP_BACKEND_ONE_WORLD and the group is not its world. Cases should declare that in
   // Needs::without.
   void expect_world(int32_t rank, int32_t world_size);
-  // The stand-in of an operation for those who call the table themselves; null: it needs none. Leaves the body if there
-  // is no memory for it. Keep it until the operation is terminal.
+  // Makes the mirror of an operation, for cases that call the table directly. Null: none is needed. Leaves the body if
+  // there is no memory for it. Keep it until the operation is terminal.
   std::unique_ptr<DeviceMirror> mirror(const std::shared_ptr<MirrorMemory>& mirrors, bp_op* op);
   // Until the agent is closed, the loss of a rank aborts it with BP_PEER_LOST, naming that rank.
   void guard(Agent& agent);
 
   // Ends this process by a signal without a finding. The supervisor marks this rank as lost.
   [[noreturn]] void die(int signal);
-  // Stops this process (SIGSTOP) for `time` and returns when it continues. Negative: for ever; the rank counts as lost
-  // after 1 s.
+  // Stops this process (SIGSTOP) for `time` and returns when it continues. Negative: indefinitely; the rank counts as
+  // lost after 1 s.
   void freeze(Nanoseconds time);
   // Ends this process with _exit(0), an orderly end.
   [[noreturn]] void depart();

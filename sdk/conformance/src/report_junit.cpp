@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // JUnit XML, as CI systems read it: a test suite per group.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <vector>
 
 #include "report_words.hpp"
-#include "say.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -42,26 +43,26 @@ std::string escaped(std::string_view text) {
 std::string failure(const Result& result) {
   std::string text;
   for (const Finding& finding : result.findings) {
-    text += finding.rank < 0 ? std::string("the supervisor") : say("rank ", finding.rank);
-    if (!finding.expected.empty()) text += say("\n  expected: ", finding.expected);
-    text += say("\n  actual:   ", finding.actual);
-    if (!finding.step.empty()) text += say("\n  while:    ", finding.step);
+    text += finding.rank < 0 ? std::string("the supervisor") : fmt::format("rank {}", finding.rank);
+    if (!finding.expected.empty()) text += fmt::format("\n  expected: {}", finding.expected);
+    text += fmt::format("\n  actual:   {}", finding.actual);
+    if (!finding.step.empty()) text += fmt::format("\n  while:    {}", finding.step);
     text += "\n";
   }
-  text += say("rule: ", result.about, "\nreproduce: ", result.reproduce, "\n");
+  text += fmt::format("rule: {}\nreproduce: {}\n", result.about, result.reproduce);
   const std::string message = result.findings.empty() ? result.about : result.findings.front().actual;
-  return say("      <failure type=\"", level_name(result.level), "\" message=\"", escaped(message), "\">",
-             escaped(text), "</failure>\n");
+  return fmt::format("      <failure type=\"{}\" message=\"{}\">{}</failure>\n", level_name(result.level),
+                     escaped(message), escaped(text));
 }
 
 std::string test_case(const Result& result) {
-  std::string text = say("    <testcase classname=\"", escaped(result.group), "\" name=\"", escaped(result.name),
-                         "\" time=\"", decimal(result.seconds, 3), "\">\n");
+  std::string text = fmt::format("    <testcase classname=\"{}\" name=\"{}\" time=\"{}\">\n", escaped(result.group),
+                                 escaped(result.name), decimal(result.seconds, 3));
   if (result.verdict == Verdict::kSkipped) {
-    text += say("      <skipped message=\"", escaped(result.reason), "\"/>\n");
+    text += fmt::format("      <skipped message=\"{}\"/>\n", escaped(result.reason));
   }
   if (result.verdict == Verdict::kFailed) text += failure(result);
-  if (!result.output.empty()) text += say("      <system-out>", escaped(result.output), "</system-out>\n");
+  if (!result.output.empty()) text += fmt::format("      <system-out>{}</system-out>\n", escaped(result.output));
   return text + "    </testcase>\n";
 }
 
@@ -75,9 +76,10 @@ std::string suite(const std::string& group, const Report& report) {
     seconds += result.seconds;
     inside += test_case(result);
   }
-  return say("  <testsuite name=\"", escaped(group), "\" tests=\"", counts[0] + counts[1] + counts[2], "\" failures=\"",
-             counts[1], "\" errors=\"0\" skipped=\"", counts[2], "\" time=\"", decimal(seconds, 3), "\">\n", inside,
-             "  </testsuite>\n");
+  return fmt::format(
+      "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\" time=\"{}\">\n{}  "
+      "</testsuite>\n",
+      escaped(group), counts[0] + counts[1] + counts[2], counts[1], counts[2], decimal(seconds, 3), inside);
 }
 
 }  // namespace
@@ -89,15 +91,17 @@ std::string to_junit(const Report& report) {
   }
   const auto [passed, failed, skipped] = count_verdicts(report);
   const size_t errors = report.error.empty() ? 0 : 1;
-  std::string text =
-      say("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"backplane check ",
-          escaped(one_line(report.backend)), "\" tests=\"", passed + failed + skipped + errors, "\" failures=\"",
-          failed, "\" errors=\"", errors, "\" skipped=\"", skipped, "\" time=\"", decimal(report.seconds, 3), "\">\n");
+  std::string text = fmt::format(
+      "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"backplane check {}\" tests=\"{}\" "
+      "failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{}\">\n",
+      escaped(one_line(report.backend)), passed + failed + skipped + errors, failed, errors, skipped,
+      decimal(report.seconds, 3));
   for (const std::string& group : groups) text += suite(group, report);
   if (errors > 0) {
-    text += say("  <testsuite name=\"harness\" tests=\"1\" failures=\"0\" errors=\"1\" skipped=\"0\">\n",
-                "    <testcase classname=\"harness\" name=\"completes\"><error message=\"", escaped(report.error),
-                "\"/></testcase>\n  </testsuite>\n");
+    text += fmt::format(
+        "  <testsuite name=\"harness\" tests=\"1\" failures=\"0\" errors=\"1\" skipped=\"0\">\n    <testcase "
+        "classname=\"harness\" name=\"completes\"><error message=\"{}\"/></testcase>\n  </testsuite>\n",
+        escaped(report.error));
   }
   return text + "</testsuites>\n";
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A report for people: the summary, what failed, what was skipped, and the capability matrix.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <vector>
 
 #include "names.hpp"
 #include "report_words.hpp"
-#include "say.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -30,12 +31,12 @@ class Text {
 
  private:
   template <typename... Parts>
-  void line(const Parts&... parts) {
-    text_.append(say(parts..., "\n"));
+  void line(fmt::format_string<const Parts&...> format, const Parts&... parts) {
+    text_.append(fmt::format(format, parts...)).append(1, '\n');
   }
 
   std::string coloured(const char* code, const std::string& text) const {
-    return colour_ ? say("\x1b[", code, "m", text, "\x1b[0m") : text;
+    return colour_ ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
   }
 
   void summary() {
@@ -43,38 +44,40 @@ class Text {
     const char* colour = !report_.error.empty() || failed > 0 ? "31" : "32";
     std::string who = report_.backend.empty() ? "?" : one_line(report_.backend);
     if (!report_.version.empty()) who.append(1, ' ').append(one_line(report_.version));
-    line(who, " (", one_line(report_.subject), ") at ", report_.ranks, report_.ranks == 1 ? " rank: " : " ranks: ",
-         coloured(colour, say(passed, " passed, ", failed, " failed, ", skipped, " skipped")), " in ",
-         decimal(report_.seconds, 1), " s (level ", level_name(report_.level), ", seed ", report_.seed, ")");
+    line("{} ({}) at {}{}{} in {} s (level {}, seed {})", who, one_line(report_.subject), report_.ranks,
+         report_.ranks == 1 ? " rank: " : " ranks: ",
+         coloured(colour, fmt::format("{} passed, {} failed, {} skipped", passed, failed, skipped)),
+         decimal(report_.seconds, 1), level_name(report_.level), report_.seed);
     if (!report_.error.empty()) {
-      line(coloured("31", "The check itself could not be completed: "), one_line(report_.error));
+      line("{}{}", coloured("31", "The check itself could not be completed: "), one_line(report_.error));
     }
   }
 
   void failure(const Result& result) {
     line("");
-    line(coloured("31", "FAILED"), " ", full_name(result), result.level == Level::kFull ? " (full level)" : "", ": ",
-         one_line(result.about));
+    line("{} {}{}: {}", coloured("31", "FAILED"), full_name(result),
+         result.level == Level::kFull ? " (full level)" : "", one_line(result.about));
     for (const Finding& finding : result.findings) {
-      const std::string who = finding.rank < 0 ? "the supervisor" : say("rank ", finding.rank);
-      if (!finding.expected.empty()) line(kIndent, who, ": expected ", one_line(finding.expected));
-      line(kIndent, finding.expected.empty() ? who + ": " : std::string(who.size() + 2, ' ') + "got ",
+      const std::string who = finding.rank < 0 ? "the supervisor" : fmt::format("rank {}", finding.rank);
+      if (!finding.expected.empty()) line("{}{}: expected {}", kIndent, who, one_line(finding.expected));
+      line("{}{}{}", kIndent, finding.expected.empty() ? who + ": " : std::string(who.size() + 2, ' ') + "got ",
            one_line(finding.actual));
-      if (!finding.step.empty()) line(kIndent, std::string(who.size() + 2, ' '), "while ", one_line(finding.step));
+      if (!finding.step.empty())
+        line("{}{}while {}", kIndent, std::string(who.size() + 2, ' '), one_line(finding.step));
     }
     if (!result.output.empty()) {
-      line(kIndent, "the ranks' output:");
+      line("{}the ranks' output:", kIndent);
       std::string rest = harmless(result.output);
       while (!rest.empty()) {
         const size_t end = std::min(rest.find('\n'), rest.size());
-        line(kIndent, "  | ", rest.substr(0, end));
+        line("{}  | {}", kIndent, rest.substr(0, end));
         rest.erase(0, end + 1);
       }
     }
-    if (!result.reproduce.empty()) line(kIndent, "reproduce: ", one_line(result.reproduce));
+    if (!result.reproduce.empty()) line("{}reproduce: {}", kIndent, one_line(result.reproduce));
   }
 
-  // By reason, in the order in which the reasons come up.
+  // The skipped cases by reason, in the order of the reasons' first occurrence.
   void skips() {
     std::vector<std::pair<std::string, std::string>> reasons;
     for (const Result& result : report_.results) {
@@ -91,13 +94,13 @@ class Text {
     if (reasons.empty()) return;
     line("");
     line("Skipped:");
-    for (const auto& [reason, names] : reasons) line(kIndent, reason, ": ", names);
+    for (const auto& [reason, names] : reasons) line("{}{}: {}", kIndent, reason, names);
   }
 
   static std::string row_name(const Cell& cell) {
     std::string name = op_name(cell.op);
-    if (is_reduction(cell.op)) name += say(" ", reduce_op_name(cell.reduce_op));
-    if (cell.memory != BP_HOST) name += say(" (", memory_name(cell.memory), ")");
+    if (is_reduction(cell.op)) name += fmt::format(" {}", reduce_op_name(cell.reduce_op));
+    if (cell.memory != BP_HOST) name += fmt::format(" ({})", memory_name(cell.memory));
     return name;
   }
 
@@ -113,16 +116,16 @@ class Text {
     }
     if (rows.empty()) return;
     line("");
-    line("Native operations (+ right, ", coloured("31", "!"), " wrong, . declared but not tried, blank: not native):");
-    std::string head = say(kIndent, std::string(width, ' '));
-    for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) head += say(" ", dtype_name(dtype));
-    line(head);
-    for (const auto& [name, cells] : rows) line(row_text(name, width, cells));
+    line("Native operations (+ right, {} wrong, . declared but not tried, blank: not native):", coloured("31", "!"));
+    std::string head = fmt::format("{}{:{}}", kIndent, "", width);
+    for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) head += fmt::format(" {}", dtype_name(dtype));
+    line("{}", head);
+    for (const auto& [name, cells] : rows) line("{}", row_text(name, width, cells));
   }
 
   std::string row_text(const std::string& name, size_t width, const std::map<uint32_t, const Cell*>& cells) const {
-    std::string row = say(kIndent, name, std::string(width - name.size(), ' '));
-    std::string gap;  // blanks that stand before the next mark
+    std::string row = fmt::format("{}{:{}}", kIndent, name, width);
+    std::string gap;  // blanks before the next mark
     for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) {
       const std::string rest(std::string(dtype_name(dtype)).size() - 1, ' ');
       const auto cell = cells.find(dtype);
@@ -152,10 +155,8 @@ std::string to_text(const Report& report, bool colour) { return Text(report, col
 
 std::string progress_line(const Progress& progress) {
   const std::string total = std::to_string(progress.total);
-  const std::string done = std::to_string(progress.done);
   const std::string name = progress.last != nullptr ? full_name(*progress.last) : progress.running;
-  return say("[", std::string(total.size() > done.size() ? total.size() - done.size() : 0, ' '), done, "/", total, "] ",
-             name);
+  return fmt::format("[{:>{}}/{}] {}", progress.done, total.size(), total, name);
 }
 
 }  // namespace backplane::conformance

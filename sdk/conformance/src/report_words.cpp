@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report_words.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <iomanip>
-#include <locale>
-#include <sstream>
 
 #include "backplane/base/utf8.hpp"
 
@@ -13,7 +12,7 @@ namespace {
 
 constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// Controls, but for newline and tab, and the two codes at the end of the plane that XML forbids.
+// Control characters except newline and tab, and U+FFFE and U+FFFF, which XML forbids.
 bool harmful(std::string_view character) {
   if (character == "\n" || character == "\t") return false;
   return base::is_control_character(character) || character == "\xEF\xBF\xBE" || character == "\xEF\xBF\xBF";
@@ -69,11 +68,6 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
-std::string decimal(double value, int digits) {
-  std::ostringstream out;
-  out.imbue(std::locale::classic());
-  out << std::fixed << std::setprecision(digits) << value;
-  return out.str();
-}
+std::string decimal(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
 
 }  // namespace backplane::conformance

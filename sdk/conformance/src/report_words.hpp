@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shared by the report formats: words for values, and text of unknown origin (a plugin's) made harmless.
+// Shared by the report formats: names of values, and sanitized text of plugins.
 #pragma once
 
 #include <array>
@@ -18,14 +18,14 @@ const char* verdict_name(Verdict verdict);  // "passed", "failed", "skipped"
 // "p2p.tag-match"
 std::string full_name(const Result& result);
 
-// Reduces something: then Cell::reduce_op has a meaning.
+// Whether the operation reduces, so that Cell::reduce_op is meaningful.
 bool is_reduction(uint32_t op);
 
 // How many results have each verdict, by its value.
 std::array<size_t, 3> count_verdicts(const Report& report);
 
-// The text as valid UTF-8: a byte that is none becomes U+FFFD, and so does a control character other than tab and
-// newline, which could move a terminal's cursor and is not allowed in XML.
+// Makes text valid UTF-8. Replaces invalid bytes by U+FFFD. Replaces control characters except tab and newline as well,
+// because they could move a terminal's cursor and XML forbids them.
 std::string harmless(std::string_view text);
 
 // The same on one line: newlines and tabs become spaces.

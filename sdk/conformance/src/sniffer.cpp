@@ -17,7 +17,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "say.hpp"
+#include <fmt/format.h>
 
 namespace backplane::conformance {
 namespace {
@@ -35,7 +35,7 @@ std::unique_ptr<Sniffer> Sniffer::make(std::string& why_not) {
   address.sll_protocol = htons(ETH_P_ALL);
   address.sll_ifindex = static_cast<int>(if_nametoindex("lo"));
   if (!packets || bind(packets.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    why_not = say("network traffic cannot be captured here: ", std::strerror(errno));
+    why_not = fmt::format("network traffic cannot be captured here: {}", std::strerror(errno));
     return nullptr;
   }
   setsockopt(packets.get(), SOL_SOCKET, SO_RCVBUFFORCE, &kBuffer, sizeof kBuffer);
@@ -52,7 +52,7 @@ void Sniffer::listen(int milliseconds) {
     const ssize_t size =
         recvfrom(socket_.get(), packet, sizeof packet, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from), &length);
     if (size < 0) return;
-    // Loopback shows each packet twice: as it goes and as it comes.
+    // Loopback shows each packet twice: when it is sent and when it is received.
     if (from.sll_pkttype != PACKET_OUTGOING) take(packet, static_cast<size_t>(size));
   }
 }

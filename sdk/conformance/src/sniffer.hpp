@@ -25,14 +25,14 @@ struct Opening {
 
 class Sniffer {
  public:
-  // Null, and why, if the machine does not permit it (CAP_NET_RAW in the namespace is what it takes).
+  // Null, with the reason in `why_not`, if the machine does not permit it. Requires CAP_NET_RAW in the namespace.
   static std::unique_ptr<Sniffer> make(std::string& why_not);
   Sniffer(const Sniffer&) = delete;
   Sniffer& operator=(const Sniffer&) = delete;
 
-  // Takes in what has come; waits up to `milliseconds` for something.
+  // Reads the captured packets. Waits up to `milliseconds` for the first.
   void listen(int milliseconds);
-  // Of each connection to this port.
+  // The openings of all connections to this port.
   std::vector<Opening> openings(uint16_t port) const;
 
  private:
@@ -40,7 +40,7 @@ class Sniffer {
     uint32_t first = 0;  // sequence number of the first byte
     bool known = false;  // the SYN was seen
     std::string bytes;
-    std::vector<bool> here;  // which of them have come
+    std::vector<bool> here;  // which of them were captured
     std::set<size_t> ends;
   };
   explicit Sniffer(base::Descriptor socket) : socket_(std::move(socket)) {}

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "supervisor.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,48 +10,36 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 
-#include "backplane/base/pipe.hpp"
+#include "backplane/base/pmi_server.hpp"
+#include "backplane/base/subprocess.hpp"
 #include "child.hpp"
 #include "network.hpp"
 
 namespace backplane::conformance {
 namespace {
 
-constexpr Nanoseconds kGrace = 1 * kSecond;      // for the others, once a rank has failed
-constexpr Nanoseconds kSkipGrace = 5 * kSecond;  // once one has skipped the case: they may still be in init
-constexpr Nanoseconds kStalled = 1 * kSecond;    // a rank that is stopped for ever counts as lost then
+constexpr Nanoseconds kGrace = 1 * kSecond;      // for the other ranks, after one has failed
+constexpr Nanoseconds kSkipGrace = 5 * kSecond;  // after one has skipped the case: the others may still be in init
+constexpr Nanoseconds kStalled = 1 * kSecond;    // after which a rank that is stopped indefinitely counts as lost
 constexpr size_t kOutputKept = 4096;
 
-using base::Descriptor;
-
-base::Pipe open_pipe() {
-  base::Pipe pipe = base::Pipe::open();
-  if (pipe) fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
-  return pipe;
-}
-
 struct Child {
-  pid_t pid = -1;
+  base::Subprocess process;
   std::vector<int32_t> members;
-  Descriptor channel;
-  Descriptor output;
-  Descriptor process;  // a pidfd: readable once it has ended
+  base::Descriptor channel;
+  base::Descriptor output;
   RecordReader reader;
-  size_t done = 0;      // members whose body is over
-  int dying = 0;        // the signal that it ends itself with
+  size_t done = 0;      // members whose body has returned
+  int dying = 0;        // the signal that it has announced for its end; 0: none
   bool killed = false;  // by the supervisor
   bool reaped = false;
-  Nanoseconds thaw_at = 0;  // when to continue it; 0: it is not stopped
-  Nanoseconds lost_at = 0;  // when its members count as lost
-  std::string thaw_word;
+  Nanoseconds continue_at = 0;  // when to continue it; 0: never
+  Nanoseconds lost_at = 0;      // when its members count as lost; 0: never
+  std::string continued_key;
 };
-
-std::string signal_name(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? say("signal ", signal) : say("SIG", name);
-}
 
 class Supervisor {
  public:
@@ -64,7 +47,7 @@ class Supervisor {
       : case_(which), subject_(subject), settings_(settings), world_(World::make(settings.ranks)) {}
   ~Supervisor() {
     for (Child& child : children_) kill_child(child);
-    for (Child& child : children_) reap(child, 0);
+    children_.clear();
     World::free(world_);
   }
   Supervisor(const Supervisor&) = delete;
@@ -89,10 +72,20 @@ class Supervisor {
 
  private:
   Nanoseconds scaled(Nanoseconds time) const {
-    return static_cast<Nanoseconds>(static_cast<double>(time) * settings_.patience);
+    return static_cast<Nanoseconds>(static_cast<double>(time) * settings_.timeout_scale);
   }
 
   bool start() {
+    try {
+      pmi_.emplace("kvs", 1, settings_.ranks);
+      return start_ranks();
+    } catch (const std::system_error& e) {
+      outcomes_.harness_errors.push_back(fmt::format("cannot start a rank: {}", e.what()));
+      return false;
+    }
+  }
+
+  bool start_ranks() {
     std::vector<int32_t> ranks;
     for (int32_t rank = 0; rank < settings_.ranks; ++rank) ranks.push_back(rank);
     bool started = true;
@@ -106,67 +99,83 @@ class Supervisor {
   }
 
   bool fork_child(const std::vector<int32_t>& members, bool is_extra) {
-    base::Pipe channel = open_pipe();
-    base::Pipe output = open_pipe();
-    const pid_t pid = channel && output ? fork() : -1;
-    if (pid < 0) {
-      outcomes_.harness_errors.push_back(say("cannot start a rank: ", std::strerror(errno)));
+    base::Pipe channel = base::Pipe::open();
+    base::Pipe output = base::Pipe::open();
+    const base::Descriptor pmi = is_extra || members.size() > 1 ? base::Descriptor() : pmi_->connect(members.front());
+    Child child;
+    if (channel && output) {
+      child.process = base::Subprocess::fork([this, &members, is_extra, &channel, &output, &pmi]() -> int {
+        pmi_.reset();
+        if (pmi) offer_pmi(members.front(), pmi.get());
+        run_in_child(members, is_extra, channel.write.get(), output.write.get());
+      });
+    }
+    if (!child.process) {
+      outcomes_.harness_errors.push_back(fmt::format("cannot start a rank: {}", std::strerror(errno)));
       return false;
     }
-    if (pid == 0) {
-      if (settings_.in_child) settings_.in_child(members.front());
-      ChildSetup setup;
-      setup.which = &case_;
-      setup.members = members;
-      setup.is_extra = is_extra;
-      setup.output = output.write.get();
-      setup.run.world = world_;
-      setup.run.channel = Channel(channel.write.get());
-      setup.run.seed = settings_.seed;
-      setup.run.patience = settings_.patience;
-      setup.run.path = subject_.path;
-      setup.run.plugin = subject_.path.empty() ? subject_.entry : nullptr;
-      setup.run.backend_id = subject_.backend;
-      setup.run.options = subject_.options;
-      setup.run.on_device = settings_.on_device;
-      if (network_ && !network_->join()) {
-        const std::string why_not = say("the case's own network cannot be entered here: ", std::strerror(errno));
-        setup.run.channel.send({Record::kSkip, members.front(), {why_not}});
-        _exit(0);
-      }
-      run_child(setup);
-    }
-    setpgid(pid, pid);  // in parent and child, to avoid a race
-    Child child;
-    child.pid = pid;
+    base::set_nonblocking(channel.read.get());
+    base::set_nonblocking(output.read.get());
     child.members = members;
     child.channel = std::move(channel.read);
     child.output = std::move(output.read);
-    child.process = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    for (const int32_t member : members) world_->set_pid(member, pid);
+    for (const int32_t member : members) world_->set_pid(member, child.process.pid());
     children_.push_back(std::move(child));
     return true;
+  }
+
+  // For MPI: its processes meet as those of mpiexec do.
+  void offer_pmi(int32_t rank, int fd) const {
+    ::setenv("PMI_FD", std::to_string(fd).c_str(), 1);
+    ::setenv("PMI_RANK", std::to_string(rank).c_str(), 1);
+    ::setenv("PMI_SIZE", std::to_string(settings_.ranks).c_str(), 1);
+  }
+
+  [[noreturn]] void run_in_child(const std::vector<int32_t>& members, bool is_extra, int channel, int output) {
+    if (settings_.in_child) settings_.in_child(members.front());
+    ChildSetup setup;
+    setup.which = &case_;
+    setup.members = members;
+    setup.is_extra = is_extra;
+    setup.output = output;
+    setup.run.world = world_;
+    setup.run.channel = Channel(channel);
+    setup.run.seed = settings_.seed;
+    setup.run.timeout_scale = settings_.timeout_scale;
+    setup.run.path = subject_.path;
+    setup.run.plugin = subject_.path.empty() ? subject_.entry : nullptr;
+    setup.run.backend_id = subject_.backend;
+    setup.run.options = subject_.options;
+    setup.run.on_device = settings_.on_device;
+    if (network_ && !network_->join()) {
+      const std::string why_not =
+          fmt::format("the case's own network cannot be entered here: {}", std::strerror(errno));
+      setup.run.channel.send({Record::kSkip, members.front(), {why_not}});
+      _exit(0);
+    }
+    run_child(setup);
   }
 
   bool over() const {
     return std::all_of(children_.begin(), children_.end(), [](const Child& child) { return child.reaped; });
   }
 
-  // Waits for the next thing to happen, and deals with it.
+  // Waits for the next event and handles it.
   void turn() {
-    std::vector<pollfd> polled;
-    for (const Child& child : children_) {
+    std::vector<pollfd> polled = {{pmi_->fd(), POLLIN, 0}};
+    for (Child& child : children_) {
       polled.push_back({child.channel.get(), POLLIN, 0});
       polled.push_back({child.output.get(), POLLIN, 0});
-      polled.push_back({child.reaped ? -1 : child.process.get(), POLLIN, 0});
+      polled.push_back({child.reaped ? -1 : child.process.fd(), POLLIN, 0});
     }
     const Nanoseconds left = std::clamp<Nanoseconds>(next_event() - now(), 0, 50 * kMillisecond);
     const timespec time = {0, left};
     ppoll(polled.data(), polled.size(), &time, nullptr);
+    pmi_->serve();
     for (Child& child : children_) {
       listen(child);
       read_output(child);
-      if (!child.reaped) reap(child, WNOHANG);
+      reap(child, base::Deadline::after(0));
     }
     keep_times();
   }
@@ -174,7 +183,7 @@ class Supervisor {
   Nanoseconds next_event() const {
     Nanoseconds next = std::min(deadline_, grace_until_);
     for (const Child& child : children_) {
-      if (child.thaw_at > 0) next = std::min(next, child.thaw_at);
+      if (child.continue_at > 0) next = std::min(next, child.continue_at);
       if (child.lost_at > 0) next = std::min(next, child.lost_at);
     }
     return next;
@@ -182,61 +191,52 @@ class Supervisor {
 
   void keep_times() {
     for (Child& child : children_) {
-      if (child.thaw_at > 0 && now() >= child.thaw_at) {
-        child.thaw_at = 0;
-        kill(child.pid, SIGCONT);
-        world_->set(child.thaw_word, "");
+      if (child.continue_at > 0 && now() >= child.continue_at) {
+        child.continue_at = 0;
+        kill(child.process.pid(), SIGCONT);
+        world_->set(child.continued_key, "");
       }
       if (child.lost_at > 0 && now() >= child.lost_at) {
         child.lost_at = 0;
         set_states(child, RankState::kLost);
-        child.done = child.members.size();  // it will not say so itself
+        child.done = child.members.size();  // it cannot report it
         frozen_.push_back(&child - children_.data());
       }
     }
-    // A rank that is stopped for ever is ended with the last of the others.
-    const auto stands_still = [this](const Child& child) {
+    // A rank that is stopped indefinitely is ended with the last of the others.
+    const auto is_inactive = [this](const Child& child) {
       return child.reaped || std::find(frozen_.begin(), frozen_.end(), &child - children_.data()) != frozen_.end();
     };
-    if (!frozen_.empty() && std::all_of(children_.begin(), children_.end(), stands_still)) end_all();
+    if (!frozen_.empty() && std::all_of(children_.begin(), children_.end(), is_inactive)) end_all();
     if (now() >= deadline_) {
-      blame_the_late();
+      report_late_ranks();
       end_all();
     } else if (now() >= grace_until_) {
       end_all();
     }
   }
 
-  void blame_the_late() {
+  void report_late_ranks() {
     for (const Child& child : children_) {
       if (child.reaped || child.done == child.members.size()) continue;
       for (const int32_t member : child.members) {
-        outcomes_.findings.push_back({member, say("the case ends within ", scaled(case_.deadline) / kSecond, " s"),
+        outcomes_.findings.push_back({member,
+                                      fmt::format("the case ends within {} s", scaled(case_.deadline) / kSecond),
                                       "it was still running", world_->step(member)});
       }
     }
   }
 
   void listen(Child& child) {
-    std::array<char, 65536> bytes;
-    for (;;) {
-      const ssize_t size = ::read(child.channel.get(), bytes.data(), bytes.size());
-      if (size == 0) child.channel.reset();
-      if (size <= 0) break;
-      child.reader.feed({bytes.data(), static_cast<size_t>(size)});
-    }
+    const auto feed = [&child](std::string_view bytes) { child.reader.feed(bytes); };
+    if (!base::read_available(child.channel.get(), feed)) child.channel.reset();
     Record record;
     while (child.reader.next(record)) take(child, record);
   }
 
   void read_output(Child& child) {
-    std::array<char, 65536> bytes;
-    for (int turns = 0; turns < 16; ++turns) {  // a plugin that prints without end must not keep us here
-      const ssize_t size = ::read(child.output.get(), bytes.data(), bytes.size());
-      if (size == 0) child.output.reset();
-      if (size <= 0) return;
-      keep_output({bytes.data(), static_cast<size_t>(size)});
-    }
+    const auto keep = [this](std::string_view bytes) { keep_output(bytes); };
+    if (!base::read_available(child.output.get(), keep)) child.output.reset();
   }
 
   void keep_output(std::string_view text) {
@@ -282,7 +282,7 @@ class Supervisor {
                                    number(record, 4), 1 - std::min(1U, number(record, 4))});
         break;
       case Record::kLog:
-        keep_output(say("rank ", record.member, " logged: ", field(record, 1), "\n"));
+        keep_output(fmt::format("rank {} logged: {}\n", record.member, field(record, 1)));
         break;
       case Record::kDying:
         child.dying = static_cast<int>(number(record, 0));
@@ -300,10 +300,10 @@ class Supervisor {
   }
 
   void freeze(Child& child, int64_t milliseconds, const std::string& word) {
-    kill(child.pid, SIGSTOP);
-    child.thaw_word = word;
+    kill(child.process.pid(), SIGSTOP);
+    child.continued_key = word;
     if (milliseconds >= 0) {
-      child.thaw_at = now() + milliseconds * kMillisecond;
+      child.continue_at = now() + milliseconds * kMillisecond;
     } else {
       child.lost_at = now() + scaled(kStalled);
     }
@@ -317,15 +317,13 @@ class Supervisor {
     }
   }
 
-  void reap(Child& child, int options) {
-    if (child.reaped) return;
-    int status = 0;
-    const pid_t pid = waitpid(child.pid, &status, options);
-    if (pid == 0 || (pid < 0 && errno == EINTR)) return;
+  void reap(Child& child, base::Deadline deadline) {
+    const std::optional<int> ended = child.reaped ? std::nullopt : child.process.wait(deadline);
+    if (!ended) return;
+    const int status = *ended;
     child.reaped = true;
     listen(child);
     read_output(child);
-    kill(-child.pid, SIGKILL);  // whatever the plugin has started
     if (child.killed) return;
     const bool by_signal = WIFSIGNALED(status);
     if (child.dying != 0 && (child.dying == SIGSEGV || (by_signal && WTERMSIG(status) == child.dying))) {
@@ -334,15 +332,15 @@ class Supervisor {
       set_states(child, RankState::kDeparted);
     } else {
       set_states(child, RankState::kLost);
-      if (grace_until_ == INT64_MAX || by_signal) blame_death(child, status);
+      if (grace_until_ == INT64_MAX || by_signal) report_death(child, status);
       world_->break_barriers();
       begin_grace();
     }
   }
 
-  void blame_death(const Child& child, int status) {
-    const std::string how = WIFSIGNALED(status) ? "it died of " + signal_name(WTERMSIG(status))
-                                                : say("it ended with exit code ", WEXITSTATUS(status));
+  void report_death(const Child& child, int status) {
+    const std::string how = WIFSIGNALED(status) ? "it died of " + base::signal_name(WTERMSIG(status))
+                                                : fmt::format("it ended with exit code {}", WEXITSTATUS(status));
     const int32_t member = child.members.size() == 1 ? child.members.front() : -1;
     outcomes_.findings.push_back(
         {member, "the process lives until the case is over", how, world_->step(child.members.front())});
@@ -351,15 +349,12 @@ class Supervisor {
   void kill_child(Child& child) {
     if (child.reaped) return;
     child.killed = true;
-    kill(-child.pid, SIGKILL);
-    kill(child.pid, SIGKILL);
+    child.process.signal(SIGKILL);
   }
 
   void end_all() {
     for (Child& child : children_) kill_child(child);
-    for (Child& child : children_) {
-      while (!child.reaped) reap(child, 0);
-    }
+    for (Child& child : children_) reap(child, base::Deadline::never());
   }
 
   const Case& case_;
@@ -367,8 +362,9 @@ class Supervisor {
   const RunSettings settings_;
   World* const world_;
   std::optional<NetworkHolder> network_;
+  std::optional<base::PmiServer> pmi_;  // empty in the ranks
   std::vector<Child> children_;
-  std::vector<ptrdiff_t> frozen_;  // indices of children that are stopped for ever
+  std::vector<ptrdiff_t> frozen_;  // indices of children that are stopped indefinitely
   Nanoseconds deadline_ = 0;
   Nanoseconds grace_until_ = INT64_MAX;
   bool reported_by_sanitizer_ = false;

@@ -24,9 +24,9 @@ struct RunSettings {
   int32_t ranks = 1;
   bool one_process = false;  // all ranks as threads of one child
   uint64_t seed = 0;
-  double patience = 1;
+  double timeout_scale = 1;
   bool on_device = false;                           // see Settings
-  std::function<void(int32_t rank)> in_child = {};  // likewise
+  std::function<void(int32_t rank)> in_child = {};  // see Settings
 };
 
 Outcomes run_case(const Case& which, const Subject& subject, const RunSettings& settings);

@@ -16,7 +16,7 @@
 namespace backplane::conformance {
 namespace {
 
-// Reserved, not used: pages become real when they are written. A store of a case holds addresses, not data.
+// Bytes of address space: pages are allocated when they are written. The store of a case contains only addresses.
 constexpr uint64_t kArena = UINT64_C(1) << 30;
 constexpr uint64_t kMapping = kArena + sizeof(World);
 
@@ -38,7 +38,7 @@ Nanoseconds now() {
   return time.tv_sec * kSecond + time.tv_nsec;
 }
 
-// A pair in the arena. A value that outgrows its place gets a new entry, which hides the old one.
+// A key and its value in the arena. A value that exceeds the capacity gets a new entry, which hides the old one.
 struct World::Entry {
   uint64_t next;  // offset of the next in the bucket, 0: none
   uint64_t capacity;
@@ -52,7 +52,7 @@ struct World::Entry {
   std::string_view value() { return {data(), size}; }
 };
 
-// A member that was killed inside leaves the lock to the next; entries are linked in only when they are complete.
+// If the holder is killed, the next member gets the lock. Entries are linked only when they are complete.
 class World::Lock {
  public:
   explicit Lock(World& world) : world_(world) {

@@ -39,7 +39,7 @@ enum class RankState : uint32_t {
 
 class World {
  public:
-  // One for each case that runs. Throws std::runtime_error if memory cannot be had.
+  // One per running case. Throws std::runtime_error if there is no memory.
   static World* make(int32_t ranks);
   static void free(World* world);
 

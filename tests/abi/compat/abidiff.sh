@@ -29,7 +29,7 @@ if ! grep -q "name='bp_plugin'" "$work/types"; then
   echo "abidiff sees no types: no debug information"
   exit 1
 fi
-# What is left beside headings and fields behind the old end of a struct is a change of something that was there.
+# Lines other than headings and fields behind the old end of a struct report changes of existing parts.
 awk '
   /^Leaf changes summary|^Changed leaf types summary|^Removed\/Changed\/Added|^$/ { next }
   /^.struct bp_[a-z_]+. changed:$/ { end = -1; next }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # core_test.sh CORE PROGRAM MINOR PLUGIN [LAYER]...: a core uses a plugin that was built for ABI 1.MINOR, inside layers,
-# which are plugin files, too. No other plugins are there. CORE is the command of the current core, which then lists,
-# describes and probes the plugin as well, or an older libbackplane. PROGRAM fails unless each operation does what it
-# should; `hello_c` prints the result of its one.
+# which are plugin files as well. No other plugins are present. CORE is an older libbackplane, or the command of the
+# current core, which then also lists, describes and probes the plugin. PROGRAM fails if an operation has a wrong
+# result; `hello_c` prints the result of its operation.
 set -euo pipefail
 core=$1 program=$2 minor=$3
 shift 3

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# facts.sh FOLDER...: all that a compiled plugin or program knows of the C headers in FOLDER/backplane, one fact per line,
+# facts.sh FOLDER...: all properties of the C headers in FOLDER/backplane on which compiled code depends, one per line,
 # sorted:
 #   field STRUCT.FIELD OFFSET TYPE      size STRUCT BYTES      enum NAME VALUE      macro NAME TEXT
 #   function NAME TYPE
@@ -11,7 +11,7 @@ includes=("${@/#/-I}")
 for folder in "$@"; do (cd "$folder" && find backplane -name '*.h'); done | sort | sed 's/.*/#include "&"/' >"$work/all.c"
 
 {
-  # Fields that stand deeper belong to a struct inside the struct, which is listed for itself.
+  # Deeper fields belong to a nested struct, which is listed separately.
   clang -fsyntax-only -Xclang -fdump-record-layouts-complete "${includes[@]}" "$work/all.c" | awk '
     /^ +0 \| struct bp_/ { name = $4; next }
     /\[sizeof=/ { if (name != "") { match($0, /sizeof=[0-9]+/); print "size", name, substr($0, RSTART + 7, RLENGTH - 7) }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Structs that are handed to a plugin, in memory that notices who goes past their end.
+// Structs for a plugin, in memory that detects accesses beyond their end.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,13 +21,12 @@ namespace compat {
     }                                                                                        \
   } while (0)
 
-// Bytes behind each struct that its struct_size covers, too: fields of a later minor, which a plugin of today must not
-// touch. 0: the struct ends where these headers say.
+// Further bytes of each struct, covered by its struct_size: fields of a later minor, which a current plugin must not
+// access. 0: the struct has the size of these headers.
 inline uint32_t tail_size = 0;
 constexpr uint8_t kTail = 0xAB;
 
-// A zeroed T with its struct_size, the tail behind it, and behind that a page that must not be touched: reading or
-// writing there is a SIGSEGV.
+// A zeroed T with its struct_size, the tail behind it, and an inaccessible page behind the tail.
 template <typename T>
 class Guarded {
  public:

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A host of one particular minor of the ABI, whichever headers it is compiled with, that drives one backend of a
-// plugin:
+// A host of the minor of the ABI whose headers it is compiled with. It drives one backend of a plugin:
 //
 //     compat_host exact|longer PLUGIN.so BACKEND [LAYER.so LAYER[?KEY=VALUE]]...
 //     compat_host exact|longer PLUGIN.so BACKEND --logs TEXT
 //
-// exact:  every struct it hands out ends where its headers say, at the edge of a page that must not be touched.
-// longer: every struct is longer than its headers say, as those of a later minor are, and filled with 0xAB there.
+// exact:  each struct has the size of these headers and ends at an inaccessible page.
+// longer: each struct is longer, as those of a later minor are. The additional bytes are 0xAB.
 //
-// Three ranks, which are threads, go through init, messages, the collectives that the backend does natively, failures,
-// abort and destroy. With layers, the first of which wraps the backend, all of that passes through them. With --logs,
-// the backend is only probed, and must have logged TEXT.
+// Three ranks, which are threads, execute init, messages, native collectives, failures, abort and destroy, through the
+// layers if there are any. The first layer wraps the backend. With --logs the backend is only probed, and must log
+// TEXT.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -27,7 +26,7 @@
 
 namespace {
 
-using compat::Board;
+using compat::Blackboard;
 using compat::Guarded;
 using compat::HostTable;
 
@@ -42,7 +41,7 @@ void expect_ok(int32_t status, const bp_error* err, const char* what) {
   std::_Exit(1);
 }
 
-// A backend or a layer, and the options that it is given.
+// A backend or a layer, and its options.
 struct Member {
   const bp_backend* backend;
   backplane::core::KeyValues options;
@@ -52,8 +51,8 @@ struct Member {
 class Rank {
  public:
   // The backend, then the layers.
-  Rank(const std::vector<Member>& stack, Board& board, Barrier& all, int32_t rank)
-      : backend_(*stack.front().backend), all_(all), rank_(rank), host_(&board, log_) {
+  Rank(const std::vector<Member>& stack, Blackboard& blackboard, Barrier& all, int32_t rank)
+      : backend_(*stack.front().backend), all_(all), rank_(rank), host_(&blackboard, log_) {
     for (const Member& member : stack) start(*member.backend, member.options);
     COMPAT_CHECK(agents_.front()->kind == BP_KIND_PROCESS_GROUP);
   }
@@ -115,7 +114,7 @@ class Rank {
     return options;
   }
 
-  // An operation on its way, with all that must live as long.
+  // An operation in flight, and the objects that must outlive it.
   struct Flight {
     Guarded<bp_op> op;
     Guarded<bp_result> result;
@@ -298,7 +297,7 @@ std::string probe(const bp_backend* backend) {
   return log;
 }
 
-// What "id?key=value" names in a plugin.
+// Finds the backend or layer "id?key=value" of a plugin.
 Member load(const char* path, std::string_view text) {
   const size_t mark = std::min(text.find('?'), text.size());
   const std::string_view id = text.substr(0, mark);
@@ -317,7 +316,7 @@ Member load(const char* path, std::string_view text) {
   COMPAT_CHECK(plugin != nullptr && plugin->magic == BP_MAGIC && BP_HAS(plugin, backend_count));
   COMPAT_CHECK(plugin->need_minor <= BP_ABI_MINOR);
 #if BP_ABI_MINOR >= 1
-  // A field that the plugin's headers did not have is not there, and is asked for before it is read.
+  // A field that the plugin's headers lack is absent. BP_HAS is checked before each read.
   COMPAT_CHECK(BP_HAS(plugin, since_1_1) == (plugin->built_minor >= 1));
   for (uint32_t i = 0; i < plugin->backend_count; ++i) {
     COMPAT_CHECK(BP_HAS(plugin->backends[i], since_1_1) == (plugin->built_minor >= 1));
@@ -348,11 +347,11 @@ int main(int argc, char** argv) {
     return 0;
   }
   for (int i = 4; i + 1 < argc; i += 2) stack.push_back(load(argv[i], argv[i + 1]));
-  Board board;
+  Blackboard blackboard;
   Barrier all(kWorld);
   std::vector<std::jthread> ranks;
   for (int32_t i = 0; i < kWorld; ++i) {
-    ranks.emplace_back([&stack, &board, &all, i] { Rank(stack, board, all, i).run(); });
+    ranks.emplace_back([&stack, &blackboard, &all, i] { Rank(stack, blackboard, all, i).run(); });
   }
   ranks.clear();
   std::printf("%s with a host of 1.%d (%s): sound\n", argv[3], BP_ABI_MINOR, argv[1]);

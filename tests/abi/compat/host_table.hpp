@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The host table of the compatibility tests: a store in memory, shared by ranks that are threads, and a log that is
-// kept.
+// The host table of the compatibility tests: a store in memory that is shared by threads, and a recorded log.
 #pragma once
 
 #include <atomic>
@@ -17,17 +16,17 @@
 
 namespace compat {
 
-struct Board {
+struct Blackboard {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::string, std::string> values;
   std::string log;  // all lines of all ranks
 };
 
-// One rank's table. Without a board, as for probe, it has no store.
+// One rank's table. Without a blackboard, as for probe, it has no store.
 class HostTable {
  public:
-  explicit HostTable(Board* board, std::string& log) : board_(board), log_(log) {
+  explicit HostTable(Blackboard* blackboard, std::string& log) : blackboard_(blackboard), log_(log) {
     table_->abi_minor = BP_ABI_MINOR + (tail_size > 0 ? 1 : 0);
     table_->ctx = this;
     table_->log = [](void* ctx, uint32_t, const char* text) {
@@ -71,7 +70,7 @@ class HostTable {
   const bp_host* get() const { return table_.get(); }
   void end() {
     ending_ = true;
-    if (board_ != nullptr) board_->changed.notify_all();
+    if (blackboard_ != nullptr) blackboard_->changed.notify_all();
   }
 
  private:
@@ -80,21 +79,21 @@ class HostTable {
 
   template <typename Change>
   int32_t change(bp_error* err, Change&& apply) {
-    if (board_ == nullptr) return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "there is no store while probing");
-    const std::lock_guard lock(board_->mutex);
-    apply(board_->values);
-    board_->changed.notify_all();
+    if (blackboard_ == nullptr) return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "there is no store while probing");
+    const std::lock_guard lock(blackboard_->mutex);
+    apply(blackboard_->values);
+    blackboard_->changed.notify_all();
     return BP_OK;
   }
 
   int32_t await(const char* key, int64_t timeout_ns, bp_error* err) {
-    if (board_ == nullptr) return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "there is no store while probing");
+    if (blackboard_ == nullptr) return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "there is no store while probing");
     // Without a timeout the test's own limit holds.
     const auto limit =
         timeout_ns < 0 ? std::chrono::nanoseconds(std::chrono::minutes(2)) : std::chrono::nanoseconds(timeout_ns);
-    std::unique_lock lock(board_->mutex);
-    const bool there = board_->changed.wait_for(
-        lock, limit, [&] { return ending_ || board_->values.find(key) != board_->values.end(); });
+    std::unique_lock lock(blackboard_->mutex);
+    const bool there = blackboard_->changed.wait_for(
+        lock, limit, [&] { return ending_ || blackboard_->values.find(key) != blackboard_->values.end(); });
     if (ending_) return bp_error_set(err, BP_CANCELLED, 0, -1, "the group ends");
     return there ? BP_OK : bp_error_set(err, BP_TIMEOUT, 0, -1, "no such key in time");
   }
@@ -110,8 +109,8 @@ class HostTable {
                      bp_error* err) {
     const int32_t status = self(ctx).await(key, timeout_ns, err);
     if (status != BP_OK) return status;
-    const std::lock_guard lock(self(ctx).board_->mutex);
-    return copy_out(self(ctx).board_->values[key], buffer, capacity, size, err);
+    const std::lock_guard lock(self(ctx).blackboard_->mutex);
+    return copy_out(self(ctx).blackboard_->values[key], buffer, capacity, size, err);
   }
 
   static int32_t compare_set(void* ctx, const char* key, const void* expected, uint64_t expected_size,
@@ -128,7 +127,7 @@ class HostTable {
     return status == BP_OK ? copy_out(now, buffer, capacity, size, err) : status;
   }
 
-  Board* const board_;
+  Blackboard* const blackboard_;
   std::string& log_;
   std::atomic<bool> ending_{false};
   Guarded<bp_host> table_;

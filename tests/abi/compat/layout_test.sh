@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# layout_test.sh SOURCE_DIR: what the headers promise has only grown since each frozen release, and layout.h says all of it.
+# layout_test.sh SOURCE_DIR: the headers have only grown since each frozen release, and layout.h is complete.
 set -euo pipefail
 export LC_ALL=C
 cd "$1"
@@ -37,7 +37,7 @@ sed -n 's/^size //p' "$work/abi" | sort >"$work/sizes"
 diff "$work/golden" "$work/sizes" >"$work/found" || true
 if some; then complain 'sizes in layout.h (<) that are not those of the compiler (>)' <"$work/found"; fi
 
-# 2. No padding anywhere: a field that is appended later must not fall into what an older struct_size covers.
+# 2. No padding: an appended field must not be within the struct_size of an older release.
 printf '#include "backplane/%s"\n' backplane.h rpc.h >"$work/all.c"
 for compiler in gcc clang; do
   $compiler -Wpadded -fsyntax-only ${all_headers//core/-Icore} "$work/all.c" 2>"$work/found" || true

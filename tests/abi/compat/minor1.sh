@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# minor1.sh FROZEN_1_0 TARGET: writes to TARGET/backplane the headers of a pretended ABI 1.1. Every struct that may grow
+# minor1.sh FROZEN_1_0 TARGET: writes to TARGET/backplane the headers of a simulated ABI 1.1. Every struct that may grow
 # gets one more field; that of bp_host is the worked example of share/doc/abi.md.
 set -euo pipefail
 rm -rf "$2/backplane"
@@ -9,7 +9,7 @@ cd "$2/backplane/abi"
 chmod -R u+w .
 sed -i 's/^#define BP_ABI_MINOR 0\b/#define BP_ABI_MINOR 1/' version.h
 
-# append STRUCT FIELD SIZE_AT_1_0 DECLARATION...: what somebody who appends a field does by hand.
+# append STRUCT FIELD SIZE_AT_1_0 DECLARATION...: appends a field as share/doc/abi.md describes.
 append() {
   local struct=$1 field=$2 size=$3 declaration=$4 header
   header=$(grep -lE "^} $struct;" ./*.h ext/*.h)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank of a job over a plugin of another age: every kind of operation, and failures. Takes the backend from
-// BACKPLANE_BACKEND, which it must get.
+// One rank of a job over a plugin of another release: all kinds of operations, and failures. Requires
+// BACKPLANE_BACKEND, and checks that the group uses that backend.
 #include <backplane/backplane.hpp>
 #include <chrono>
 #include <cstdio>
@@ -90,7 +90,7 @@ void messages(ProcessGroup& group) {
 void failures(ProcessGroup& group) {
   std::vector<int64_t> data(4);
   CHECK(std::string(failure(Status::kInvalid, [&] { group.broadcast(data, 99); }).what()).size() > 10);
-  // In a group of its own, since a backend that cannot take a recv back is broken by its timeout.
+  // In a separate group: the timeout breaks the group of a backend that cannot cancel a recv.
   ProcessGroup pair = group.new_group({0, 1});
   if (group.rank() == 1) {
     backplane::CallOptions soon;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A layer that is built with the headers of a pretended ABI 1.1. It refuses an operation that claims to have the field
-// that 1.1 appended and has something else there than compat_host put into it.
+// A layer that is built with the headers of a simulated ABI 1.1. It refuses an operation whose struct_size covers the
+// field of 1.1 if the field has another value than compat_host has set.
 #include <array>
 #include <memory>
 

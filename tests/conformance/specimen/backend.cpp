@@ -13,7 +13,7 @@ constexpr uint64_t kAllReductions = BP_ALL_REDUCE_OPS;
 constexpr uint64_t kScans = kAllReductions & ~BP_BIT(BP_AVG);
 constexpr uint64_t kBoth = BP_BIT(BP_HOST) | BP_BIT(BP_CUDA);
 
-// What stands between the ABI and the group, so that the group's end can be overridden.
+// Forwards the ABI to the group, so that mutants can override the group's end.
 class Shell final : public sdk::ProcessGroup {
  public:
   explicit Shell(std::unique_ptr<Specimen> group) : group_(std::move(group)) {}
@@ -137,7 +137,7 @@ constexpr uint32_t kPlainCapabilities = 2;  // send and recv, the first ones
 
 bool wants_native(const bp_init& init) { return sdk::Options(init.values, init.value_count).boolean("native"); }
 
-// What comes after finalize is a bug of the caller.
+// Calls after finalize are bugs of the caller.
 std::atomic<bool> finalized = false;
 void finalize(const bp_backend*) { finalized.store(true); }
 

@@ -29,7 +29,7 @@ double decode(const Format& format, uint32_t code) {
   return sign * std::ldexp(exponent == 0 ? mantissa : mantissa + (1U << format.mantissa_bits), shift);
 }
 
-// To nearest, ties to even. What is too large becomes infinite, or NaN where there is no infinity.
+// Rounds to nearest, ties to even. Too large values become infinity, or NaN in formats without infinity.
 uint32_t encode(const Format& format, double value) {
   const uint32_t sign = std::signbit(value) ? format.codes() : 0;
   const uint32_t infinity =

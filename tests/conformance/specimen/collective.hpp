@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A native collective: what submit was given, copied where it has to be, and the messages it waits for.
+// A native collective: the arguments of submit, copied where necessary, and the messages that it waits for.
 #pragma once
 
 #include <memory>

@@ -33,11 +33,11 @@ std::unique_ptr<Specimen> made() {
   return std::make_unique<Derived>();
 }
 
-// What SPECIMEN_MUTANT said when the plugin was loaded; empty: the plain, correct specimen.
+// The value of SPECIMEN_MUTANT when the plugin was loaded; empty: the correct specimen.
 std::string_view chosen_mutant();
 inline bool mutant(std::string_view name) { return chosen_mutant() == name; }
 
-// How the refusal of an unknown name begins.
+// The beginning of the error for an unknown name.
 inline constexpr const char* kNoSuchMutant = "the specimen has no mutant of the name";
 
 // The mutant that was chosen, or null. Throws BP_INVALID if there is none of that name.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <time.h>
 
+#include <atomic>
+
 #include "mutants_async.hpp"
 
 namespace backplane::specimen {
@@ -113,6 +115,29 @@ class LastCauseCounts final : public Specimen {
   }
 };
 
+// An abort beside another one returns while the group still has the cause of neither, and leaves its own for a while.
+class AbortsBesideItself final : public Specimen {
+  void abort(const sdk::Failure& why) noexcept override {
+    if (begun_.exchange(true)) {
+      const Lock lock(mutex_);
+      if (!aborted_) early_.emplace(why);
+      return;
+    }
+    const timespec time = {0, 5'000'000};
+    nanosleep(&time, nullptr);
+    Specimen::abort(why);
+  }
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    {
+      const Lock lock(mutex_);
+      if (early_ && !aborted_) throw sdk::Failure(*early_);
+    }
+    return Specimen::submit(op);
+  }
+  std::atomic<bool> begun_ = false;
+  std::optional<sdk::Failure> early_;
+};
+
 class PoisonsTheProcess final : public Specimen {
   void start(const sdk::Context& context) override {
     {
@@ -186,6 +211,7 @@ std::vector<Mutant> abort_mutants() {
       {"abort.submit-afterwards", "submit after abort fails without the cause", nullptr, nullptr,
        replaced<&Table::submit, fails_vaguely>},
       {"abort.twice", "the last cause counts", made<LastCauseCounts>},
+      {"abort.at-once", "an abort beside another one has its own cause for a while", made<AbortsBesideItself>},
       {"abort.new-group-afterwards", "no group can be made after an abort", made<PoisonsTheProcess>},
       {"abort.leaves-others-alone", "abort ends all groups of the process", nullptr, nullptr, enlisted},
       {"abort.done-stays-done", "abort turns completed operations into failures", made<UndoesWhatIsDone>},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include <set>
 #include <thread>
@@ -176,6 +177,29 @@ class WaitsForAcknowledgement final : public Specimen {
   bool waits_ = false;
 };
 
+// Lets the kernel drop what a peer does not take at once.
+class ResetsSilentPeers final : public Specimen {
+  void start(const sdk::Context& context) override {
+    Specimen::start(context);
+    const Lock lock(mutex_);
+    for (const Peer& each : peers_) {
+      constexpr int kSmallest = 4096;
+      if (each.fd >= 0) ::setsockopt(each.fd, SOL_SOCKET, SO_RCVBUF, &kSmallest, sizeof kSmallest);
+    }
+  }
+  void close() noexcept override {
+    constexpr linger kAtOnce = {1, 0};
+    {
+      const Lock lock(mutex_);
+      settings_->linger = std::chrono::milliseconds(100);
+      for (const Peer& each : peers_) {
+        if (each.fd >= 0) ::setsockopt(each.fd, SOL_SOCKET, SO_LINGER, &kAtOnce, sizeof kAtOnce);
+      }
+    }
+    Specimen::close();
+  }
+};
+
 class ReportsNextRank final : public Specimen {
   void report_failure(int32_t rank, const std::string& why) override {
     Specimen::report_failure((rank + 1) % world_size_, why);
@@ -200,6 +224,8 @@ std::vector<Mutant> death_mutants() {
       {"death.clean-exit-told-apart", "a rank that leaves ends the group for all", made<FailsAfterLeave>},
       {"death.connection-reset", "receives over a connection that was reset never end", made<IgnoresReset>},
       {"death.report", "the loss of a rank is reported as that of the next one", made<ReportsNextRank>},
+      {"death.messages-outlive", "destroy resets connections whose peer does not answer at once",
+       made<ResetsSilentPeers>},
       {"death.black-hole", "destroy waits for acknowledgements", made<WaitsForAcknowledgement>},
   };
 }

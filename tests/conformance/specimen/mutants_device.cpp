@@ -37,7 +37,7 @@ struct OrdersSlowly : Specimen {
   }
 };
 
-// Looks at the clock alone.
+// Waits for success or its deadline, and ignores failures and aborts.
 struct OrdersThroughAborts : Specimen {
   bool wait_on_stream(const TaskPtr& task, int64_t) override {
     Lock lock(mutex_);
@@ -67,7 +67,7 @@ struct OneTagForAll : Specimen {
   uint64_t tag_ = 0;
 };
 
-// What is not the last of a batch begins with what comes after it.
+// An operation of a batch, except the last, begins with the next one.
 struct WaitsForTheRest : Specimen {
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
     {

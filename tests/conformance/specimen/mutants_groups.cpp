@@ -129,6 +129,17 @@ class ReportsWorldRank final : public Specimen {
   std::vector<int32_t> global_ranks_;
 };
 
+class NamesLostByWorldRank final : public Specimen {
+  void start(const sdk::Context& context) override {
+    global_ranks_ = context.global_ranks;
+    Specimen::start(context);
+  }
+  void drop_peer(int32_t rank, const sdk::Failure& why) override {
+    Specimen::drop_peer(rank, sdk::Failure(why.status(), why.what(), global_ranks_[static_cast<size_t>(rank)]));
+  }
+  std::vector<int32_t> global_ranks_;
+};
+
 class NotAlone final : public Specimen {
   void submit_send(const OperationPtr& send) override {
     if (world_size_ == 1) return fail(*send, sdk::Failure(BP_UNSUPPORTED, "this group has no other rank"));
@@ -198,9 +209,9 @@ int32_t waits_for_all_of_the_parent(const bp_backend* self, const bp_init* init,
 }
 
 class ReportsLeaving final : public Specimen {
-  void on_bye(int32_t rank) override {
+  void on_goodbye(int32_t rank) override {
     report_failure(rank, "it has left");
-    Specimen::on_bye(rank);
+    Specimen::on_goodbye(rank);
   }
 };
 
@@ -223,6 +234,7 @@ std::vector<Mutant> groups_mutants() {
       {"groups.parent-members-only", "init waits for all of the parent", nullptr,
        starting<waits_for_all_of_the_parent>},
       {"groups.parent-ends", "destroy ends younger groups", nullptr, nullptr, enlisted_with_heirs},
+      {"groups.lost-rank", "a lost rank is named by its number in the world", made<NamesLostByWorldRank>},
       {"groups.same-tags", "messages are sent in the oldest group of the same size", nullptr, nullptr,
        enlisted_in_order<&Table::submit, sends_in_first>},
       {"groups.made-100", "sixty groups in all", made<LimitedInAll<60>>},

@@ -94,6 +94,21 @@ class LeaksUnderFlood final : public Specimen {
   }
 };
 
+// Keeps connections without a hello, in any number and for any time.
+class KeepsIdleConnections final : public Specimen {
+  void accept_connections() override {
+    for (;;) {
+      const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd >= 0) {
+        pending_.push_back({fd, {}, 0, TimePoint::max()});
+        continue;
+      }
+      if (errno != EAGAIN) accept_again_ = Clock::now() + std::chrono::milliseconds(50);
+      return;
+    }
+  }
+};
+
 // Sends a long refusal and blocks until it is read.
 class WaitsForReader final : public Specimen {
   bool hear(PendingConnection& pending) override {
@@ -110,7 +125,7 @@ class WaitsForReader final : public Specimen {
   }
 };
 
-// Accepts a hello that `skips_key` selects, whatever its key.
+// Accepts a hello that `skips_key` selects with any key.
 template <bool (*skips_key)(bool secure, const Hello& hello)>
 class IgnoresKey : public Specimen {
   uint32_t judge(const Hello& hello, bool& trusted) override {
@@ -161,6 +176,7 @@ std::vector<Mutant> hostile_mutants() {
       {"hostile.half-frame", "half a hello ends the process", made<CrashesOn<half>>},
       {"hostile.flood", "descriptors leak under many connections", made<LeaksUnderFlood>},
       {"hostile.slow-reader", "the group blocks until a refusal is read", made<WaitsForReader>},
+      {"hostile.late-rank", "idle connections are kept in any number", made<KeepsIdleConnections>},
       {"hostile.other-secret", "the key is not checked in a job with a secret", made<IgnoresKey<in_jobs_with_secret>>},
       {"hostile.no-secret", "a hello without a key is accepted", made<AcceptsMissingKey>},
       {"hostile.early-stranger", "the first connection is accepted as the missing rank", made<AcceptsFirstConnection>},

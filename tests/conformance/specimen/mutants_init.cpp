@@ -47,9 +47,9 @@ struct Impatient final : Specimen {
 
 // Drops the messages of a rank that leaves.
 struct ForgetsRanksThatLeft final : Specimen {
-  void on_bye(int32_t rank) override {
+  void on_goodbye(int32_t rank) override {
     for (const OperationPtr& each : matcher_.clear()) fail(*each, sdk::Failure(BP_PEER_LOST, "a rank left", rank));
-    Specimen::on_bye(rank);
+    Specimen::on_goodbye(rank);
   }
 };
 
@@ -211,6 +211,21 @@ struct AbortsOtherGroups final : Specimen {
   }
 };
 
+// Asks no more once the other rank of a pair has published its endpoint.
+class AsksForKeysOnly final : public Specimen {
+  void check_abort() const override {
+    if (!published_) {
+      Specimen::check_abort();
+      try {
+        (void)host_->store_get("specimen/" + std::to_string(1 - rank_), 0);
+        published_ = world_size_ == 2;
+      } catch (const sdk::Failure&) {
+      }
+    }
+  }
+  mutable bool published_ = false;
+};
+
 }  // namespace
 
 std::vector<Mutant> init_mutants() {
@@ -230,6 +245,7 @@ std::vector<Mutant> init_mutants() {
       {.name = "init.missing-first-rank-named:2", .bug = "names no rank", .patch_backend = starting<names_no_rank>},
       {.name = "init.abort-during-init", .bug = "asks too rarely", .patch_backend = starting<polls_abort_rarely>},
       {.name = "init.abort-during-init:2", .bug = "BP_INTERNAL", .patch_backend = starting<reports_abort_as_internal>},
+      {.name = "init.abort-at-each-step", .bug = "asks only while a key is missing", .make = made<AsksForKeysOnly>},
       {.name = "init.port-busy", .bug = "reports BP_INTERNAL", .patch_backend = starting<reports_port_as_internal>},
       {.name = "init.port-busy:2", .bug = "does not name the port", .patch_backend = starting<omits_port>},
       {.name = "init.stale-session", .bug = "accepts any connection", .make = made<AcceptsAnyKey>},

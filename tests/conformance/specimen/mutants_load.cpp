@@ -85,7 +85,7 @@ void without_cancel(bp_process_group_api& table) { table.work_cancel = nullptr; 
 void too_short(bp_process_group_api& table) { table.struct_size = 64; }
 void is_rpc(bp_agent& agent) { agent.kind = BP_KIND_RPC; }
 
-// As one built with later headers does that forgets to ask BP_HAS.
+// Imitates a plugin built with later headers that does not check BP_HAS.
 int32_t reads_later_host(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   const volatile char* later = reinterpret_cast<const char*>(init->host) + sizeof(bp_host);
   static_cast<void>(*later);

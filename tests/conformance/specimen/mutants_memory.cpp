@@ -194,7 +194,7 @@ struct ForgetsThePlaceInRegistered : Specimen {
   }
 };
 
-// What was registered once may not be used any more when it no longer is.
+// Refuses memory that was registered before and is not any more.
 struct RefusesTheReleased : Specimen {
   struct Remembers : Pool {
     AllocationPtr register_memory(void* data, uint64_t bytes, uint32_t memory, int32_t device) override {

@@ -158,7 +158,7 @@ void submitting(bp_agent& agent) {
   agent.api = &table;
 }
 
-// One object for all.
+// Returns the same object to all callers.
 int32_t construct_same(const bp_backend*, const bp_options_request*, bp_options** options, bp_error*) {
   static Kept only = {true};
   *options = reinterpret_cast<bp_options*>(&only);
@@ -170,7 +170,7 @@ void patch_same(bp_backend& backend) {
   backend.destroy_options = destroy_nothing;
 }
 
-// One object at a time.
+// Permits one object at a time.
 bool& taken() {
   static bool value = false;
   return value;

@@ -72,7 +72,7 @@ struct WaitsInOrder : Specimen {
   uint64_t latest_ = 0;
 };
 
-// Keeps so much for each operation for ever, once there are many.
+// Leaks 16 KiB per operation after the first thousand.
 struct KeepsMuchForOrder : Specimen {
   OperationPtr make_operation(const bp_op& op) override {
     if (++made_ > 1000) kept_.emplace_back(16 * 1024, 1);

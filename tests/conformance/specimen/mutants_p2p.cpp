@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <new>
 
 #include "specimen.hpp"
 
@@ -102,6 +104,37 @@ struct BreaksWhenTooLong : Specimen {  // the group does not survive a message t
     Specimen::truncated(receive, source, size);
     if (receive->size == 20 && source != rank()) break_off(source, "a message was too long");
   }
+};
+
+struct TakesMemoryFirst : Specimen {  // for a message that is only announced
+  void match(const OperationPtr& receive, Arrival arrival) override {
+    try {
+      if (!arrival.eager && !arrival.local_send) std::vector<std::byte>().reserve(arrival.size);
+    } catch (const std::bad_alloc&) {
+      return fail(*receive, sdk::Failure(BP_RESOURCE, "no memory for a message", arrival.source));
+    }
+    Specimen::match(receive, std::move(arrival));
+  }
+};
+
+struct ReportsTooLongLast : Specimen {  // when all bytes of the message have come
+  void match(const OperationPtr& receive, Arrival arrival) override {
+    if (arrival.eager || arrival.local_send || arrival.size <= receive->size) {
+      return Specimen::match(receive, std::move(arrival));
+    }
+    receive->got_tag = arrival.tag;
+    late_[receive->id] = receive;
+    enqueue(arrival.source, {kReady, arrival.channel, 0, 0, arrival.remote_id, receive->id});
+  }
+  void on_message(int32_t from) override {
+    const Frame frame = peer(from).frame;
+    Specimen::on_message(from);
+    const auto found = late_.find(frame.other);
+    if (frame.kind != kData || found == late_.end()) return;
+    if (!found->second->done) truncated(found->second, from, frame.size);
+    late_.erase(found);
+  }
+  std::map<uint64_t, OperationPtr> late_;
 };
 
 struct ReportsRoom : Specimen {
@@ -291,6 +324,9 @@ std::vector<Mutant> p2p_mutants() {
       {"p2p.over-2gib", "sizes have 31 bits", made<ThirtyTwoBits>},
       {"p2p.truncation", "bp_result lacks the size of a message that is too long", made<ReportsNoSize>},
       {"p2p.truncation:2", "a message that is too long is truncated silently", made<CutsSilently>},
+      {"p2p.too-long-at-once", "memory is taken for each message that is announced", made<TakesMemoryFirst>},
+      {"p2p.too-long-at-once:2", "a message that is too long is reported when all of it has come",
+       made<ReportsTooLongLast>},
       {"p2p.truncation-group-usable", "a message that is too long closes the connection", made<BreaksWhenTooLong>},
       {"p2p.shorter-tells-size", "bp_result has the capacity instead of the size", made<ReportsRoom>},
       {"p2p.tag-match", "tags have 32 bits", made<ThirtyTwoBitTags>},

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <map>
 #include <thread>
 
@@ -19,6 +20,7 @@ namespace {
 std::atomic<int> starting = 0;
 std::atomic<Specimen*> waited_for = nullptr;
 std::atomic<bool> forked = false;
+std::atomic<int> groups_left = 0;
 int unguarded = 0;
 
 class StartsOneAtATime final : public Specimen {
@@ -116,6 +118,33 @@ class WaitsForChildren final : public Specimen {
   }
 };
 
+// Exit handlers of a process that forgets that it may be a child with copies of the groups.
+class ShutsDownAtExit final : public Specimen {
+  void start(const sdk::Context& context) override {
+    static const int registered = std::atexit([] {
+      for (int fd = 3; fd < 256; ++fd) ::shutdown(fd, SHUT_RDWR);
+    });
+    (void)registered;
+    Specimen::start(context);
+  }
+};
+
+class WaitsAtExit final : public Specimen {
+  void start(const sdk::Context& context) override {
+    static const int registered = std::atexit([] {
+      if (groups_left.load() > 0)
+        std::this_thread::sleep_for(std::chrono::seconds(20));  // a child has no thread to end one
+    });
+    (void)registered;
+    groups_left.fetch_add(1);
+    Specimen::start(context);
+  }
+  void close() noexcept override {
+    Specimen::close();
+    groups_left.fetch_sub(1);
+  }
+};
+
 class InheritsDescriptors final : public Specimen {
   void start(const sdk::Context& context) override {
     Specimen::start(context);
@@ -202,6 +231,8 @@ std::vector<Mutant> process_mutants() {
       {"process.concurrent-threads", "one thread can wait at a time", made<ServesOneThread>},
       {"process.any-thread", "only the thread that has submitted may wait", made<KnowsItsThread>},
       {"process.fork-child", "a forked child shuts down the connections", made<ShutsDownInChildren>},
+      {"process.fork-exit", "an exit handler shuts down the connections", made<ShutsDownAtExit>},
+      {"process.fork-exit:2", "an exit handler waits for the end of the groups", made<WaitsAtExit>},
       {"process.fork-outlived", "destroy waits for forked children", made<WaitsForChildren>},
       {"process.cloexec", "a descriptor is not close-on-exec", made<InheritsDescriptors>},
       {"process.native-handle", "the handle is NULL", made<ReturnsNullHandle>},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One send or receive from submit to its terminal state, and where receives meet messages. Guarded by the group's lock.
+// One send or receive from submit to its terminal state, and the matching of receives and messages. Guarded by the
+// group's lock.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace backplane::specimen {
 
-// What a thread may wait for.
+// A task that threads can wait for.
 struct Task {
   virtual ~Task() = default;
   bool done = false;
@@ -77,7 +78,7 @@ class Matcher {
   bool remove_receive(const Operation& receive);
   bool remove_local(const Operation& send);
   bool remove_request(const Arrival& request);
-  // Drops the requests of a rank that is gone; what it had sent eagerly stays. Returns the receives that name it.
+  // Drops the requests of a lost rank; its eager messages stay. Returns the receives that name it.
   std::vector<OperationPtr> drop_source(int32_t source);
   // Removes and returns the receives from BP_ANY_SOURCE.
   std::vector<OperationPtr> take_any_source();

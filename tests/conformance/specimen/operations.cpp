@@ -3,10 +3,24 @@
 // Sends and receives from submit to their end.
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "specimen.hpp"
 
 namespace backplane::specimen {
+namespace {
+
+// A send that has begun is completed from a copy.
+bool keep_copy(Outgoing& begun, const Operation& send) {
+  try {
+    begun.owned.assign(send.data, send.data + send.size);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+}  // namespace
 
 OperationPtr Specimen::make_operation(const bp_op& op) {
   auto operation = std::make_shared<Operation>();
@@ -26,7 +40,7 @@ OperationPtr Specimen::make_operation(const bp_op& op) {
   return operation;
 }
 
-// Those that wait for their turn in the stream do so in the order in which they were submitted.
+// Operations that wait for the stream begin in the order of submission.
 void Specimen::begin(const OperationPtr& operation) {
   if (!operation->after.empty()) {
     held_.push_back(operation);
@@ -175,8 +189,9 @@ void Specimen::give_up_send(const OperationPtr& send, const sdk::Failure& why) {
       each.send = nullptr;
       if (each.sent == 0) {
         each.frame = {kVoid, send->channel, 0, 0, 0, each.frame.other};
-      } else if (send->size > 0) {
-        each.owned.assign(send->data, send->data + send->size);  // it has begun, so it goes on, from a copy
+      } else if (send->size > 0 && !keep_copy(each, *send)) {
+        break_off(send->peer, "there was no memory for the rest of a message");
+        break;  // nothing is left to be sent
       }
     }
   }
@@ -249,9 +264,9 @@ void Specimen::fail(Task& task, const sdk::Failure& why) {
 
 // The cause first: a long text loses its end.
 sdk::Failure Specimen::about(const Operation& operation, const sdk::Failure& why) const {
-  const int32_t culprit = why.peer_rank() >= 0 ? why.peer_rank() : operation.peer;
+  const int32_t failed_rank = why.peer_rank() >= 0 ? why.peer_rank() : operation.peer;
   return {why.status(), std::string(why.what()) + " (" + operation.text() + ", on rank " + std::to_string(rank_) + ")",
-          culprit, why.native_code()};
+          failed_rank, why.native_code()};
 }
 
 }  // namespace backplane::specimen

@@ -12,12 +12,12 @@
 
 namespace backplane::specimen {
 
-// What is handed out now. Outlives the group, as the memory does.
+// The memory that is allocated now. Outlives the group.
 class Live {
  public:
   void enter(std::byte* data, uint64_t size);
   void leave(std::byte* data, uint64_t size);
-  // Where the memory begins that holds this place; null: none does.
+  // The beginning of the memory that contains this address; null if none does.
   std::byte* begin_of(const void* place) const;
   // Writes zeros over all of it.
   void wipe() const;

@@ -48,7 +48,7 @@ void Specimen::drop(Message* message) {
   enqueue(arrival.source, {kDrop, arrival.channel, 0, 0, arrival.remote_id, 0});
 }
 
-// What had been sent eagerly is here.
+// Messages that were sent eagerly have arrived already.
 void Specimen::lose_probed(int32_t source, const sdk::Failure& why) {
   for (Message& each : probed_) {
     if (each.arrival.source == source && !each.arrival.eager && !each.lost) each.lost.emplace(why);

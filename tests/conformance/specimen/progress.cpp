@@ -140,17 +140,17 @@ void Specimen::close_connections() {
 }
 
 // All sent messages have arrived once the other ranks have answered the goodbye.
-void Specimen::say_goodbye(Lock& lock) {
+void Specimen::send_goodbyes(Lock& lock) {
   leaving_ = true;
   for (int32_t rank = 0; rank < world_size_; ++rank) {
     if (peer(rank).fd < 0 || peer(rank).left) continue;
-    peer(rank).bye = true;
-    enqueue(rank, {kBye, 0, 0, 0, 0, 0});
+    peer(rank).goodbye = true;
+    enqueue(rank, {kGoodbye, 0, 0, 0, 0, 0});
   }
   const TimePoint end = Clock::now() + settings_->linger;
   changed_.wait_until(lock, end, [this] {
     return std::all_of(peers_.begin(), peers_.end(), [](const Peer& each) {
-      return each.fd < 0 || each.broken || (each.outgoing.empty() && (each.farewell || !each.bye));
+      return each.fd < 0 || each.broken || (each.outgoing.empty() && (each.goodbye_acknowledged || !each.goodbye));
     });
   });
 }

@@ -136,7 +136,7 @@ bool Specimen::read_some(int32_t rank) {
 
 // Sizes are bounded before anything is allocated by them.
 bool Specimen::well_formed(int32_t rank, const Frame& frame) {
-  if (frame.kind < kEager || frame.kind > kFarewell || frame.channel >= kChannelCount) return false;
+  if (frame.kind < kEager || frame.kind > kGoodbyeAck || frame.channel >= kChannelCount) return false;
   if (frame.kind == kEager) return frame.size <= settings_->eager_limit;
   if (frame.kind == kCredit) return frame.size <= peer(rank).in_window;
   if (frame.kind == kData || frame.kind == kVoid) {
@@ -180,10 +180,10 @@ void Specimen::on_frame(int32_t rank, const Frame& frame) {
     case kCredit:
       peer(rank).in_window -= frame.size;
       return;
-    case kBye:
-      return on_bye(rank);
-    case kFarewell:
-      peer(rank).farewell = true;
+    case kGoodbye:
+      return on_goodbye(rank);
+    case kGoodbyeAck:
+      peer(rank).goodbye_acknowledged = true;
       changed_.notify_all();
       return;
     default:
@@ -219,13 +219,13 @@ void Specimen::on_void(int32_t rank, const Frame& frame) {
   repost(receive);
 }
 
-void Specimen::on_bye(int32_t rank) {
+void Specimen::on_goodbye(int32_t rank) {
   Peer& leaver = peer(rank);
   leaver.left = true;
   drop_peer(rank, sdk::Failure(BP_PEER_LOST, "rank " + std::to_string(rank) + " has left the group", rank));
-  // The peer still takes begun messages, our goodbye and the farewell.
-  std::erase_if(leaver.outgoing, [](const Outgoing& each) { return each.sent == 0 && each.frame.kind != kBye; });
-  enqueue(rank, {kFarewell, 0, 0, 0, 0, 0});
+  // The peer still takes begun messages, our goodbye and the acknowledgement of its own.
+  std::erase_if(leaver.outgoing, [](const Outgoing& each) { return each.sent == 0 && each.frame.kind != kGoodbye; });
+  enqueue(rank, {kGoodbyeAck, 0, 0, 0, 0, 0});
   changed_.notify_all();
 }
 

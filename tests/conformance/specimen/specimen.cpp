@@ -178,7 +178,7 @@ void Specimen::abort(const sdk::Failure& why) noexcept {
 void Specimen::close() noexcept {
   {
     Lock lock(mutex_);
-    if (!aborted_ && progress_thread_.joinable()) say_goodbye(lock);
+    if (!aborted_ && progress_thread_.joinable()) send_goodbyes(lock);
     stopping_ = true;
     changed_.notify_all();
     if (wake_ >= 0) wake();

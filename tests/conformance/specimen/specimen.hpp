@@ -58,18 +58,18 @@ struct Outgoing {
 };
 
 struct Peer {
-  int fd = -1;                       // closed by the progress thread alone
-  bool known = false;                // connected; no other connection is accepted as this rank
-  bool broken = false;               // the connection is to be closed
-  bool left = false;                 // it said bye
-  bool bye = false;                  // we said bye
-  bool farewell = false;             // it answered our bye
-  std::optional<sdk::Failure> gone;  // why it sends no more
+  int fd = -1;                        // closed by the progress thread alone
+  bool known = false;                 // connected; no other connection is accepted as this rank
+  bool broken = false;                // the connection is to be closed
+  bool left = false;                  // it said goodbye
+  bool goodbye = false;               // we said goodbye
+  bool goodbye_acknowledged = false;  // it answered our goodbye
+  std::optional<sdk::Failure> gone;   // why it sends no more
   std::deque<Outgoing> outgoing;
   uint64_t in_window = 0;  // eager bytes that it has not credited yet
   uint64_t owed = 0;       // eager bytes received that we have not credited yet
 
-  // What is being read.
+  // The frame being read.
   Frame frame;
   uint64_t have = 0;        // bytes of the frame
   uint64_t have_bytes = 0;  // bytes of the message behind it
@@ -85,10 +85,10 @@ struct PendingConnection {
   TimePoint deadline;
 };
 
-// What a probe took. The address of it is the bp_message.
+// A probed message. Its address is the bp_message.
 struct Message {
   Arrival arrival;
-  std::optional<sdk::Failure> lost;  // its sender is gone or has withdrawn it
+  std::optional<sdk::Failure> lost;  // its sender is lost or has withdrawn it
 };
 
 inline Message& message_of(bp_message* message) { return *reinterpret_cast<Message*>(message); }
@@ -100,8 +100,8 @@ class Specimen {
   Specimen(const Specimen&) = delete;
   Specimen& operator=(const Specimen&) = delete;
 
-  // The life of a group, as sdk::ProcessGroup has it. `start` waits until all ranks are connected; after a failed one
-  // `close` is called, too.
+  // The life of a group, as sdk::ProcessGroup has it. `start` waits until all ranks are connected; `close` is
+  // called even after a failed one.
   virtual void start(const sdk::Context& context);
   virtual std::unique_ptr<sdk::Work> submit(const bp_op& op);
   virtual void abort(const sdk::Failure& why) noexcept;
@@ -110,7 +110,7 @@ class Specimen {
   virtual Pool& pool() { return pool_; }
   virtual Copies& copies() { return copies_; }
 
-  // What a work of this group does.
+  // The functions of a work of this group.
   virtual bool wait(Task& task, int64_t timeout_ns);
   virtual void cancel(const TaskPtr& task) noexcept;
   // Has the device's stream, of which there is one, wait for the task.
@@ -169,7 +169,7 @@ class Specimen {
   void fail(Task& task, const sdk::Failure& why);
   sdk::Failure about(const Operation& operation, const sdk::Failure& why) const;
   void require_alive() const;   // throws why this rank's group was aborted
-  bool all_peers_left() const;  // every other rank is gone
+  bool all_peers_left() const;  // every other rank has left
   Peer& peer(int32_t rank) { return peers_[static_cast<size_t>(rank)]; }
 
   // probe.cpp, all [lock]
@@ -187,7 +187,7 @@ class Specimen {
   void on_ready(int32_t rank, const Frame& frame);
   void on_drop(int32_t rank, const Frame& frame);
   void on_void(int32_t rank, const Frame& frame);
-  virtual void on_bye(int32_t rank);
+  virtual void on_goodbye(int32_t rank);
   void read_peer(int32_t rank);
   bool read_some(int32_t rank);  // false: nothing there for now
   virtual bool well_formed(int32_t rank, const Frame& frame);
@@ -201,7 +201,7 @@ class Specimen {
   virtual bool hear(PendingConnection& pending);  // false: done with it
   virtual uint32_t judge(const Hello& hello, bool& trusted);
   void close_connections();
-  virtual void say_goodbye(Lock& lock);
+  virtual void send_goodbyes(Lock& lock);
   void wake();
   void work();  // the collectives' thread
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Correct backends that can do less than the specimen, so that the cases which leave out what such backends cannot do
-// are tried with one.
+// Correct backends with fewer abilities than the specimen. They test the cases that skip parts for such backends.
 #include "mutants_init.hpp"
 #include "specimen.hpp"
 
@@ -23,7 +22,7 @@ int32_t notes_parent(const bp_backend* self, const bp_init* init, bp_agent* agen
   return plain_init(self, init, agent, err);
 }
 
-// As over a library that has one world, whose start cannot be interrupted, and that matches 16 bits of a tag.
+// Imitates a library with one world, a start that cannot be interrupted, and tags of 16 bits.
 class Narrow final : public Specimen {
  public:
   Narrow() { matcher_.set_internal(uint64_t{1} << (kTagBits - 1)); }

@@ -32,16 +32,16 @@ static_assert(sizeof(Welcome) == 8);
 enum Refusal : uint32_t { kWelcome = 0, kOtherSize = 1, kRankTaken = 2 };
 
 enum FrameKind : uint32_t {
-  kEager = 1,     // a whole message follows: tag, size
-  kRequest = 2,   // a message waits at the sender: tag, size, id of the send
-  kReady = 3,     // answer: send it to the receive `other`; id of the send
-  kDrop = 4,      // answer: it is too long for its receive; id of the send
-  kData = 5,      // its bytes follow; other: the receive, size
-  kWithdraw = 6,  // the request of the send `id` is void
-  kVoid = 7,      // answer to a kReady that met no send any more; other: the receive
-  kCredit = 8,    // size: eager bytes that a receive has taken
-  kBye = 9,       // the sender leaves; everything it had sent came before
-  kFarewell = 10  // answer to kBye; the last frame
+  kEager = 1,       // a whole message follows: tag, size
+  kRequest = 2,     // a message waits at the sender: tag, size, id of the send
+  kReady = 3,       // answer: send it to the receive `other`; id of the send
+  kDrop = 4,        // answer: it is too long for its receive; id of the send
+  kData = 5,        // its bytes follow; other: the receive, size
+  kWithdraw = 6,    // the request of the send `id` is void
+  kVoid = 7,        // answer to a kReady that met no send any more; other: the receive
+  kCredit = 8,      // size: eager bytes that a receive has taken
+  kGoodbye = 9,     // the sender leaves; everything it had sent came before
+  kGoodbyeAck = 10  // answer to kGoodbye; the last frame
 };
 
 struct Frame {

@@ -4,15 +4,21 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 #include <thread>
 
+#include "backplane/base/descriptor.hpp"
+#include "backplane/base/pending_connections.hpp"
 #include "gloo_test.hpp"
+#include "support/descriptor_limit.hpp"
+#include "support/eventually.hpp"
 #include "support/must_end.hpp"
+#include "support/resources.hpp"
 
 namespace backplane::test {
 namespace {
@@ -32,11 +38,6 @@ std::string init_error(int32_t world_size, const std::map<std::string, std::stri
   return init_error(host, world_size, options);
 }
 
-size_t entries(const char* directory) {
-  const std::filesystem::directory_iterator all(directory);
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
-
 TEST(Connect, ProvidesTheBackendTcp) {
   MemoryHost host;
   const bp_backend& tcp = open_backend(BACKPLANE_GLOO_PLUGIN, "tcp");
@@ -53,7 +54,7 @@ TEST(Connect, LogsTheSelectedAddressAndTheReason) {
       << host.logged();
 }
 
-// Loopback is also the default here; the logged reason tells them apart.
+// Loopback is also the default here. The logged reason distinguishes the two.
 TEST(Connect, AcceptsAnInterfaceOrAnAddress) {
   for (const auto& [option, value] : {std::pair("iface", "lo"), std::pair("address", "127.0.0.1")}) {
     MemoryHost host;
@@ -101,33 +102,106 @@ std::vector<sockaddr_storage> addresses_of(MemoryHost& host, int32_t rank, int32
                                     INT64_C(20'000'000'000), nullptr),
             BP_OK);
   std::vector<sockaddr_storage> addresses(static_cast<size_t>(world_size) - 1);
-  const size_t stride = size / addresses.size();  // gloo's addresses begin with the socket's
+  constexpr size_t kToken = 16;
+  const size_t stride = (size - kToken) / addresses.size();  // gloo's addresses begin with the socket's
   for (size_t i = 0; i < addresses.size(); ++i) {
-    std::memcpy(&addresses[i], bytes.data() + i * stride, sizeof(sockaddr_storage));
+    std::memcpy(&addresses[i], bytes.data() + kToken + i * stride, sizeof(sockaddr_storage));
   }
   return addresses;
 }
 
-// Connects and resets the connection at once.
-void connect_and_reset(const sockaddr_storage& address) {
-  const int socket = ::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+// The result of the host comparison, in place of ranks that have not come.
+void skip_host_comparison(MemoryHost& host) {
+  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);
+}
+
+base::Descriptor connected_to(const sockaddr_storage& address) {
+  base::Descriptor socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(sockaddr_in)), 0);
+  return socket;
+}
+
+// Makes the end of the descriptor reset the connection.
+void reset_on_close(const base::Descriptor& socket) {
   const linger now = {1, 0};
-  ::setsockopt(socket, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-  EXPECT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(sockaddr_in)), 0);
-  ::close(socket);
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+}
+
+// Waits until the other end closes the connection, up to kWaitLimit.
+void await_close(const base::Descriptor& socket) {
+  const timeval limit = {kWaitLimit.count(), 0};
+  EXPECT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+  char byte = 0;
+  ssize_t got = 1;
+  while (got > 0) got = ::recv(socket.get(), &byte, 1, 0);
+  EXPECT_FALSE(got < 0 && errno == EAGAIN) << "the connection was not closed in time";
 }
 
 TEST(Connect, TimesOutThoughOthersConnectAndReset) {
   constexpr int32_t kWorld = 65;
   MemoryHost host;
-  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3,
-                          nullptr);  // the result of the host comparison, in place of the missing ranks
+  skip_host_comparison(host);
   std::thread resetter([&host] {
-    for (const sockaddr_storage& address : addresses_of(host, 0, kWorld)) connect_and_reset(address);
+    for (const sockaddr_storage& address : addresses_of(host, 0, kWorld)) {
+      const base::Descriptor socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+      if (::connect(socket.get(), to, sizeof(sockaddr_in)) != 0) return;  // the start has ended
+      reset_on_close(socket);
+    }
   });
   const std::string text = init_error_in_time(host, kWorld, 500'000'000);
   EXPECT_NE(text.find("rank 1 has not joined the group"), std::string::npos) << text;
   resetter.join();
+}
+
+// Unknown clients connect to each port before the peers do: some close or reset, some send something, some stay.
+TEST(Connect, SucceedsThoughUnknownClientsConnect) {
+  constexpr int32_t kWorld = 3;
+  MemoryHost host;
+  skip_host_comparison(host);
+  std::thread first([&host] {
+    Agent agent(gloo(), host.table(), 0, kWorld);
+    expect_done(agent, make_op(BP_BARRIER));
+  });
+  std::vector<base::Descriptor> staying;
+  for (const sockaddr_storage& address : addresses_of(host, 0, kWorld)) {
+    reset_on_close(connected_to(address));
+    connected_to(address);
+    staying.push_back(connected_to(address));
+    const base::Descriptor talking = connected_to(address);
+    EXPECT_GT(::send(talking.get(), "GET / HTTP/1.1\r\nHost: rank\r\n\r\n", 30, MSG_NOSIGNAL), 0);
+    await_close(talking);
+  }
+  on_ranks(kWorld - 1, [&host](int32_t rank) {
+    Agent agent(gloo(), host.table(), rank + 1, kWorld);
+    expect_done(agent, make_op(BP_BARRIER));
+  });
+  first.join();
+  EXPECT_NE(host.logged().find("closed a connection of a process that is no rank of this group"), std::string::npos)
+      << host.logged();
+  for (const base::Descriptor& each : staying) await_close(each);  // the listener's end is closed as well
+}
+
+TEST(Connect, ClosesTheOldestOfTooManyIdleClients) {
+  constexpr size_t kClients = 80;
+  const DescriptorLimit little(200);
+  const size_t kept = base::max_pending_connections();
+  ASSERT_LT(kept, kClients);
+  MemoryHost host;
+  skip_host_comparison(host);
+  std::thread first([&host] {
+    Agent agent(gloo(), host.table(), 0, 2);
+    expect_done(agent, make_op(BP_BARRIER));
+  });
+  const sockaddr_storage address = addresses_of(host, 0, 2)[0];
+  std::vector<base::Descriptor> idle;
+  for (size_t i = 0; i < kClients; ++i) idle.push_back(connected_to(address));
+  for (size_t i = 0; i < kClients - kept; ++i) await_close(idle[i]);
+  on_ranks(1, [&host](int32_t) {
+    Agent agent(gloo(), host.table(), 1, 2);
+    expect_done(agent, make_op(BP_BARRIER));
+  });
+  first.join();
 }
 
 TEST(Destroy, LeavesNoDescriptorOrThread) {
@@ -139,12 +213,10 @@ TEST(Destroy, LeavesNoDescriptorOrThread) {
       EXPECT_EQ(finished(agent, started(agent, op)), BP_OK);
     });
   };
-  cycle();  // opens what the process opens once
-  const size_t descriptors = entries("/proc/self/fd");
-  const size_t threads = entries("/proc/self/task");
+  cycle();  // opens the descriptors that a process opens once
+  const Resources before;
   for (int i = 0; i < 100; ++i) cycle();
-  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
-  EXPECT_EQ(entries("/proc/self/task"), threads);
+  EXPECT_TRUE(before.are_restored());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/bin/sh
-# exports.sh PLUGIN: it exports bp_plugin_v1 and nothing else, no unique symbols, and needs no library of ours.
+# exports.sh PLUGIN: it exports bp_plugin_v1 and no unique symbols, and needs no library of Backplane.
 set -eu
 exported=$(nm -D --defined-only "$1" | awk '{print $3}')
 if [ "$exported" != bp_plugin_v1 ]; then

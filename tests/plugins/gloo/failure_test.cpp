@@ -12,7 +12,7 @@ namespace backplane::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kPromptly{500};
+constexpr std::chrono::seconds kPromptly{10};  // the timeout of the operations is 20 s
 
 bp_error why_error() {
   bp_error why = fresh_error();
@@ -211,7 +211,7 @@ TEST(PeerLost, EndsAnAnySourceReceiveWhenAllOthersLeft) {
   });
 }
 
-// gloo alone would exit the process.
+// Without the plugin's check gloo would end the process.
 TEST(Mismatch, OfCountsIsReported) {
   on_group(2, [](Agent& agent, int32_t rank) {
     std::vector<float> data(rank == 0 ? 1000 : 400);
@@ -225,6 +225,22 @@ TEST(Mismatch, OfCountsIsReported) {
     EXPECT_EQ(status, BP_INVALID);
     EXPECT_NE(std::string(err.text).find("rank 0 sent 4000 bytes where this rank expects 1600"), std::string::npos)
         << err.text;
+  });
+}
+
+// Of the same size. gloo itself would receive the message.
+TEST(Mismatch, OfDtypesIsNotReceived) {
+  on_group(2, [](Agent& agent, int32_t rank) {
+    std::vector<float> data(400, static_cast<float>(rank));
+    bp_op op = make_op(BP_BROADCAST, rank == 0 ? BP_F32 : BP_I32);
+    op.flags = BP_OP_SYNC;
+    op.root = 0;
+    op.output = span(data);
+    op.timeout_ns = 300'000'000;
+    const int32_t status = agent.run(op);
+    if (rank == 0) return;
+    EXPECT_EQ(status, BP_TIMEOUT);
+    EXPECT_EQ(data, std::vector<float>(400, 1.0F));
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include <barrier>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,22 @@ inline const bp_backend& gloo() {
   return backend;
 }
 
-// Starts a group of `world_size` ranks on threads and runs body(agent, rank) on each.
+// Starts a group of `world_size` ranks on threads and runs body(agent, rank) on each once all have started: a rank that
+// leaves or aborts would end the start of another.
 template <typename Body>
 void on_group(int32_t world_size, Body body, const std::map<std::string, std::string>& options = {}) {
   MemoryHost host;
-  on_ranks(world_size, [&host, &body, &options, world_size](int32_t rank) {
-    Agent agent(gloo(), host.table(), rank, world_size, options);
-    body(agent, rank);
+  std::barrier started(world_size);
+  on_ranks(world_size, [&host, &body, &options, &started, world_size](int32_t rank) {
+    std::optional<Agent> agent;
+    try {
+      agent.emplace(gloo(), host.table(), rank, world_size, options);
+    } catch (...) {
+      started.arrive_and_drop();
+      throw;
+    }
+    started.arrive_and_wait();
+    body(*agent, rank);
   });
 }
 

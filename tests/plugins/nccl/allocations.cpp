@@ -14,7 +14,7 @@
 
 namespace {
 
-// Code of a library.
+// The executable segment of a library.
 struct Code {
   const char* name;
   std::atomic<uintptr_t> begin = 0;
@@ -25,7 +25,7 @@ struct Code {
   }
 };
 Code plugin{"backplane_nccl.so"};
-Code standard{"libstdc++.so"};  // which allocates for its callers
+Code standard{"libstdc++.so"};  // allocates for its callers
 
 struct Counted {
   bool is_on = false;
@@ -34,13 +34,13 @@ struct Counted {
 };
 thread_local Counted counted;
 
-// Of the plugin's own threads, which are those beside the program's that have allocated in its code.
+// A thread of the plugin is one that is not the program's and has allocated in the plugin's code.
 thread_local bool is_of_program = false;
 thread_local bool is_of_plugin = false;
-std::atomic<bool> is_on_behind = false;
-std::atomic<uint64_t> number_behind = 0;
-std::atomic<uint64_t> failing_behind = 0;
-std::atomic<uint64_t> length_behind = 0;
+std::atomic<bool> counts_threads = false;
+std::atomic<uint64_t> thread_allocations = 0;
+std::atomic<uint64_t> first_failing = 0;
+std::atomic<uint64_t> failing_count = 0;
 
 int find_code(dl_phdr_info* info, size_t, void*) {
   for (Code* const code : {&plugin, &standard}) {
@@ -57,12 +57,12 @@ int find_code(dl_phdr_info* info, size_t, void*) {
 
 bool fails(const void* caller) {
   if (counted.is_on) return plugin.has(caller) && ++counted.number == counted.failing;
-  if (!is_on_behind || is_of_program) return false;
+  if (!counts_threads || is_of_program) return false;
   is_of_plugin |= plugin.has(caller);
   if (!plugin.has(caller) && !(is_of_plugin && standard.has(caller))) return false;
   if (backplane::nccl_double::current_device() != 0) return false;
-  const uint64_t number = ++number_behind;
-  return number >= failing_behind && number - failing_behind < length_behind;
+  const uint64_t number = ++thread_allocations;
+  return number >= first_failing && number - first_failing < failing_count;
 }
 
 void* allocate(size_t size, const void* caller) noexcept {
@@ -72,7 +72,7 @@ void* allocate(size_t size, const void* caller) noexcept {
 
 }  // namespace
 
-// Those of the whole program, and of the libraries that it loads.
+// Replace the operators of the program and of the libraries that it loads.
 void* operator new(size_t size) {
   void* const data = allocate(size, __builtin_return_address(0));
   if (data == nullptr) throw std::bad_alloc();
@@ -95,17 +95,17 @@ uint64_t end_allocations() { return std::exchange(counted, {}).number; }
 ProgramThread::ProgramThread() { is_of_program = true; }
 ProgramThread::~ProgramThread() { is_of_program = false; }
 
-void fail_allocations_behind(uint64_t number, uint64_t count) {
+void fail_thread_allocations(uint64_t number, uint64_t count) {
   dl_iterate_phdr(find_code, nullptr);
-  number_behind = 0;
-  failing_behind = number;
-  length_behind = count;
-  is_on_behind = true;
+  thread_allocations = 0;
+  first_failing = number;
+  failing_count = count;
+  counts_threads = true;
 }
 
-uint64_t end_allocations_behind() {
-  is_on_behind = false;
-  return number_behind;
+uint64_t end_thread_allocations() {
+  counts_threads = false;
+  return thread_allocations;
 }
 
 }  // namespace backplane::test

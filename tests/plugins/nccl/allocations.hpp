@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Allocations that fail: those that a thread makes in code of the plugin, or those of the plugin's own threads.
+// Makes allocations of the plugin fail: those of one thread of the program, or those of the plugin's threads.
 #pragma once
 
 #include <cstdint>
 
 namespace backplane::test {
 
-// From now on this thread's allocations in code of the plugin, which has been loaded, are counted; the one of this
-// number (from 1) fails.
+// From now on this thread's allocations in the code of the plugin, which must be loaded, are counted. Allocation
+// `number` (from 1) fails.
 void fail_allocation(uint64_t number);
-// No more. Returns how many there were.
+// Ends that. Returns how many there were.
 uint64_t end_allocations();
 
-// The same for the plugin's own threads on device 0: those beside the program's, which say so with one of these.
+// The same for the plugin's threads on device 0: all threads but those that hold one of these.
 class ProgramThread {
  public:
   ProgramThread();
@@ -21,8 +21,8 @@ class ProgramThread {
   ProgramThread(const ProgramThread&) = delete;
   ProgramThread& operator=(const ProgramThread&) = delete;
 };
-// From this number on so many of their allocations fail.
-void fail_allocations_behind(uint64_t number, uint64_t count);
-uint64_t end_allocations_behind();
+// From allocation `number` on, `count` allocations fail.
+void fail_thread_allocations(uint64_t number, uint64_t count);
+uint64_t end_thread_allocations();
 
 }  // namespace backplane::test

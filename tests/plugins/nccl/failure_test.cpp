@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How groups of nccl end: aborts, deadlines, errors of NCCL, ranks that are gone.
+// How groups of nccl end: aborts, deadlines, errors of NCCL, lost ranks.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -10,22 +10,23 @@
 namespace backplane::test {
 namespace {
 
-// The operation of one group waits in a stream behind that of another one, which is stopped a little later: neither
-// group has to wait for the other.
-TEST(Nccl, StopsGroupsOfOneStreamWhicheverEndsFirst) {
+// The operation of one group waits in a stream behind that of another group, which is aborted slightly later. Neither
+// abort may wait for the other.
+TEST(Nccl, AbortsGroupsThatShareAStreamInAnyOrder) {
   for (const bool behind_first : {true, false}) {
+    BarrierLeftByAll barrier(2);
     std::promise<void> stopped;
-    on_devices(2, [behind_first, &stopped](ProcessGroup& group, Device device) {
+    on_devices(2, [behind_first, &barrier, &stopped](ProcessGroup& group, Device device) {
       ProcessGroup other = group.new_group({0, 1});
-      group.barrier();
-      other.barrier();
+      barrier(group);
+      barrier(other);
       if (group.rank() == 1) return await(stopped);
       Memory<float> memory = filled<float>(group, device, 4, 1);
       const TestStream stream(device);
       Work first = group.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
       Work behind = other.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
       (behind_first ? other : group).abort("the test says so");
-      (behind_first ? group : other).abort("here, too");
+      (behind_first ? group : other).abort("the test says so again");
       EXPECT_EQ(failure_of([&] { behind.wait(); }), Status::kCancelled);
       EXPECT_EQ(failure_of([&] { first.wait(); }), Status::kCancelled);
       stopped.set_value();
@@ -33,17 +34,18 @@ TEST(Nccl, StopsGroupsOfOneStreamWhicheverEndsFirst) {
   }
 }
 
-// NCCL's abort waits until the device has come to the operation. Neither does the program wait so long, nor is the one
-// before it stopped, whose group has lost nobody.
-TEST(Nccl, StopsAGroupBehindOneThatGoesOn) {
+// NCCL's abort waits until the device reaches the operation. The program does not wait for that, and the operation
+// ahead of it, of a group that has not failed, continues.
+TEST(Nccl, AbortsAGroupBehindOneThatContinues) {
+  BarrierLeftByAll barrier(2);
   std::promise<void> stopped;
-  on_devices(2, [&stopped](ProcessGroup& group, Device device) {
+  on_devices(2, [&barrier, &stopped](ProcessGroup& group, Device device) {
     ProcessGroup other = group.new_group({0, 1});
     Memory<int32_t> memory = filled<int32_t>(group, device, 4, 1);
     Memory<int32_t> others = filled<int32_t>(group, device, 4, 1);
     const TestStream stream(device);
     group.all_reduce(span(others, device));
-    other.barrier();
+    barrier(other);
     if (group.rank() == 1) await(stopped);
     Work first = group.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
     if (group.rank() == 0) {
@@ -60,10 +62,11 @@ TEST(Nccl, StopsAGroupBehindOneThatGoesOn) {
 }
 
 TEST(Nccl, BreaksTheGroupWhenACollectiveIsCancelled) {
+  BarrierLeftByAll barrier(2);
   std::promise<void> cancelled;
-  on_devices(2, [&cancelled](ProcessGroup& group, Device device) {
+  on_devices(2, [&barrier, &cancelled](ProcessGroup& group, Device device) {
     Memory<float> memory = filled<float>(group, device, 4, 1);
-    group.barrier();
+    barrier(group);
     if (group.rank() == 1) return await(cancelled);
     Work work = group.all_reduce(span(memory, device), ReduceOp::kSum, async());
     work.cancel();
@@ -73,11 +76,13 @@ TEST(Nccl, BreaksTheGroupWhenACollectiveIsCancelled) {
   });
 }
 
-TEST(Nccl, EndsTheGroupWithWhatNcclReports) {
+TEST(Nccl, FailsTheGroupWithTheErrorOfNccl) {
   const ScopedVariable fail("BACKPLANE_DOUBLE_FAIL", "6@2");  // ncclRemoteError
-  on_devices(2, [](ProcessGroup& group, Device device) {
+  MeetingPoint together(2);
+  on_devices(2, [&together](ProcessGroup& group, Device device) {
     Memory<float> memory = filled<float>(group, device, 4, 1);
-    group.all_reduce(span(memory, device));
+    // The failure would end the first on the other rank.
+    together.after([&] { group.all_reduce(span(memory, device)); });
     std::string text;
     EXPECT_EQ(failure_of([&] { group.all_reduce(span(memory, device)); }, &text), Status::kPeerLost) << text;
     EXPECT_EQ(failure_of([&] { group.all_reduce(span(memory, device)); }), Status::kPeerLost);
@@ -86,9 +91,10 @@ TEST(Nccl, EndsTheGroupWithWhatNcclReports) {
 
 TEST(Nccl, KeepsDeadlinesWhileTheDeviceHangs) {
   const ScopedVariable stall("BACKPLANE_DOUBLE_STALL", "2");
-  on_devices(2, [](ProcessGroup& group, Device device) {
+  MeetingPoint together(2);
+  on_devices(2, [&together](ProcessGroup& group, Device device) {
     Memory<float> memory = filled<float>(group, device, 4, 1);
-    group.all_reduce(span(memory, device));
+    together.after([&] { group.all_reduce(span(memory, device)); });
     CallOptions options;
     options.timeout = std::chrono::milliseconds(200);
     const auto start = std::chrono::steady_clock::now();
@@ -99,11 +105,12 @@ TEST(Nccl, KeepsDeadlinesWhileTheDeviceHangs) {
 
 TEST(Nccl, KeepsDeadlinesWhileStagedBuffersWait) {
   const ScopedVariable stall("BACKPLANE_DOUBLE_STALL", "2");
+  MeetingPoint together(2);
   on_devices(
       2,
-      [](ProcessGroup& group, Device) {
+      [&together](ProcessGroup& group, Device) {
         std::vector<float> host(100'000, 1);
-        group.all_reduce(host);
+        together.after([&] { group.all_reduce(host); });
         CallOptions options;
         options.timeout = std::chrono::milliseconds(200);
         EXPECT_EQ(failure_of([&] { group.all_reduce(host, ReduceOp::kSum, options); }), Status::kTimeout);
@@ -111,7 +118,7 @@ TEST(Nccl, KeepsDeadlinesWhileStagedBuffersWait) {
       nccl("stage=true"));
 }
 
-TEST(Nccl, GoesOnWhenARankHasLeft) {
+TEST(Nccl, ContinuesAfterARankHasLeft) {
   on_devices(2, [](ProcessGroup& group, Device device) {
     Memory<float> memory = filled<float>(group, device, 4, static_cast<float>(group.rank()));
     Memory<float> ones = filled<float>(group, device, 4, 1);
@@ -128,7 +135,7 @@ TEST(Nccl, GoesOnWhenARankHasLeft) {
       EXPECT_EQ(failure_of([&] { group.recv(span(memory, device), 1, 2); }, &text), Status::kPeerLost);
       EXPECT_TRUE(contains(text, "has left the group")) << text;
     }
-    // The collective was done before that, though nobody has asked; the group goes on.
+    // The collective had completed before that, although no call had observed it. The group is still usable.
     Work own = group.send(span(memory, device), 0, 3, async());
     group.recv(span(memory, device), 0, 3);
     own.wait();
@@ -137,9 +144,10 @@ TEST(Nccl, GoesOnWhenARankHasLeft) {
   });
 }
 
-// Its message is in a channel, behind a collective that only the end of the group stops.
-TEST(Nccl, EndsWhenAPeerOfAMessageIsLost) {
-  on_devices(2, [](ProcessGroup& group, Device device) {
+// The message is in a channel, behind a collective that only the end of the group stops.
+TEST(Nccl, FailsWhenThePeerOfAMessageIsLost) {
+  std::promise<void> sent_all;
+  on_devices(2, [&sent_all](ProcessGroup& group, Device device) {
     Memory<float> memory = filled<float>(group, device, 4, 1);
     group.barrier();
     cudaStream_t stream = nullptr;
@@ -154,28 +162,31 @@ TEST(Nccl, EndsWhenAPeerOfAMessageIsLost) {
       group.recv(nothing, 0, 2);
       group.send(nothing, 0, 3);
       group.recv(nothing, 0, 4);
+      await(sent_all);
       group.abort("the test says so");
       EXPECT_EQ(failure_of([&] { received.wait(); }), Status::kCancelled);
     } else {
       Work sum = group.all_reduce(span(memory, device), ReduceOp::kSum, async);
       Work sent = group.send(span(memory, device), 1, 1, async);
       group.send(nothing, 1, 2);
-      group.recv(nothing, 1, 3);  // ready has come before it
-      group.send(nothing, 1, 4);  // and goes after begin
-      EXPECT_EQ(failure_of([&] { sum.wait(); }), Status::kPeerLost);
-      EXPECT_EQ(failure_of([&] { sent.wait(); }), Status::kPeerLost);
+      group.recv(nothing, 1, 3);  // its ready frame arrived before this
+      group.send(nothing, 1, 4);  // follows the data frame
+      sent_all.set_value();
+      EXPECT_EQ(failure_of([&] { sum.wait(); }), Status::kCancelled);
+      EXPECT_EQ(failure_of([&] { sent.wait(); }), Status::kCancelled);
     }
     cudaStreamDestroy(stream);
   });
 }
 
-// A thread waits for room in a stream, which only an abort makes.
+// A thread waits for room in a stream that only an abort empties.
 TEST(Nccl, AbortsWhileAThreadLaunchesIntoAFullStream) {
   const ScopedVariable queue("BACKPLANE_DOUBLE_QUEUE", "8");
+  BarrierLeftByAll barrier(2);
   std::promise<void> aborted;
-  on_devices(2, [&aborted](ProcessGroup& group, Device device) {
+  on_devices(2, [&barrier, &aborted](ProcessGroup& group, Device device) {
     Memory<float> memory = filled<float>(group, device, 4, 1);
-    group.barrier();
+    barrier(group);
     if (group.rank() == 1) return await(aborted);
     std::atomic<int> submitted = 0;
     auto launching = std::async(std::launch::async, [&] {
@@ -197,18 +208,20 @@ TEST(Nccl, AbortsWhileAThreadLaunchesIntoAFullStream) {
   });
 }
 
-// A stream that waits for a message is full, and so NCCL's thread that launches a collective into it, which an abort of
-// that communicator joins, goes on only when the message is stopped.
+// A stream that waits for a message is full. NCCL's thread that launches a collective into it, which an abort of that
+// communicator joins, continues only when the message is stopped.
 TEST(Nccl, AbortsWhileACollectiveIsLaunchedBehindAMessage) {
   const ScopedVariable queue("BACKPLANE_DOUBLE_QUEUE", "16");
+  std::promise<void> launched;
   std::promise<void> aborted;
-  on_devices(2, [&aborted](ProcessGroup& group, Device device) {
+  on_devices(2, [&launched, &aborted](ProcessGroup& group, Device device) {
     Memory<int32_t> memory = filled<int32_t>(group, device, 4, 1);
     const TestStream stream(device);
     group.barrier();
     if (group.rank() == 1) {
       Work sum = group.all_reduce(span(memory, device), ReduceOp::kSum, stream.async());
       Work sent = group.send(span(memory, device), 0, 1, stream.async());
+      launched.set_value();
       await(aborted);
       return;
     }
@@ -223,6 +236,7 @@ TEST(Nccl, AbortsWhileACollectiveIsLaunchedBehindAMessage) {
       EXPECT_EQ(failure_of([&] { sum.wait(); }), Status::kCancelled);
     });
     EXPECT_TRUE(eventually([&] { return double_launches(device.ordinal) != before; })) << "nothing is launched";
+    await(launched);
     group.abort("the test says so");
     launching.get();
     EXPECT_EQ(failure_of([&] { received.wait(); }), Status::kCancelled);
@@ -230,17 +244,18 @@ TEST(Nccl, AbortsWhileACollectiveIsLaunchedBehindAMessage) {
   });
 }
 
-// Each is short, but their stream would be full before the other rank comes.
+// Each collective is short, but the stream would be full before the other rank submits any.
 TEST(Nccl, KeepsDeadlinesOfMoreCollectivesThanAStreamHolds) {
   const ScopedVariable queue("BACKPLANE_DOUBLE_QUEUE", "512");
+  BarrierLeftByAll barrier(2);
   std::promise<void> over;
-  on_devices(2, [&over](ProcessGroup& group, Device device) {
+  on_devices(2, [&barrier, &over](ProcessGroup& group, Device device) {
     Memory<float> memory = filled<float>(group, device, 4, 1);
-    group.barrier();
+    barrier(group);
     if (group.rank() == 1) return await(over);
     const TestStream stream(device);
     CallOptions options = stream.async();
-    options.timeout = std::chrono::milliseconds(200);
+    options.timeout = std::chrono::seconds(1);  // also of the first hundred calls
     std::vector<Work> works;
     const auto submit_many = [&] {
       while (works.size() < 1000) works.push_back(group.all_reduce(span(memory, device), ReduceOp::kSum, options));
@@ -252,7 +267,7 @@ TEST(Nccl, KeepsDeadlinesOfMoreCollectivesThanAStreamHolds) {
   });
 }
 
-// More messages than a stream holds are under way, and stay there: the other end waits for a collective.
+// More messages than a stream holds are in progress and stay so, because the other end waits for a collective.
 TEST(Nccl, AbortsWhileMessagesFillAStream) {
   constexpr uint64_t kMessages = 200;
   const ScopedVariable queue("BACKPLANE_DOUBLE_QUEUE", "256");
@@ -270,16 +285,15 @@ TEST(Nccl, AbortsWhileMessagesFillAStream) {
                                         : group.recv(one, 0, i, stream.async()));
     }
     submitted.fetch_add(1);
-    // An abort would refuse the rest of the other rank's.
-    EXPECT_TRUE(eventually([&submitted] { return submitted == 2; }))
-        << "a rank does not come to the end of its messages";
+    // An abort now would refuse the remaining messages of the other rank.
+    EXPECT_TRUE(eventually([&submitted] { return submitted == 2; })) << "a rank has not submitted all messages";
     EXPECT_TRUE(eventually([before] { return double_message_launches() - before >= 2 * 64; }))
-        << "messages stay behind";
+        << "messages were not launched";
     group.abort("the test says so");
     int failed = 0;
     for (Work& work : works) {
       try {
-        work.wait();  // a send whose bytes NCCL has taken is done
+        work.wait();  // a send is done once NCCL has taken its data
       } catch (const Error&) {
         ++failed;
       }

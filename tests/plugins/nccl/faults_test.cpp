@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whichever call into CUDA or NCCL fails, and whichever allocation of the plugin: what was under way ends with an
-// error, on this rank and on the other, and so does the group, in order.
+// Each call into CUDA or NCCL fails once, and each allocation of the plugin. Operations in flight then end with an
+// error on both ranks, and the group ends in order.
 #include <memory>
 #include <vector>
 
@@ -11,14 +11,14 @@
 namespace backplane::test {
 namespace {
 
-// What operations use; it outlives the group, for what has failed may still be under way.
+// The buffers of operations. They outlive the group, because the device may still use those of failed operations.
 struct Data {
   std::vector<Memory<float>> memory;
   std::vector<float> host = std::vector<float>(100, 1);
   std::vector<float> got = std::vector<float>(100);
 };
 
-// A bit of everything. Throws Error.
+// Runs operations of all kinds. Throws Error.
 void use(ProcessGroup& group, Device device, const TestStream& stream, Data& data) {
   const int next = (group.rank() + 1) % group.world_size();
   const int previous = (group.rank() + group.world_size() - 1) % group.world_size();
@@ -26,7 +26,7 @@ void use(ProcessGroup& group, Device device, const TestStream& stream, Data& dat
   data.memory.push_back(filled<float>(group, device, 100 * static_cast<uint64_t>(group.world_size()), 0));
   const Buffer some = span(data.memory[0], device);
   const Buffer all = span(data.memory[1], device);
-  Work largest = group.all_reduce(some, ReduceOp::kMax, stream.async());  // the first of its kind
+  Work largest = group.all_reduce(some, ReduceOp::kMax, stream.async());  // the first of its shape
   group.all_reduce(some);
   group.all_reduce_premul_sum(some, some, 0.5F);
   group.all_reduce(data.host);
@@ -43,7 +43,7 @@ void use(ProcessGroup& group, Device device, const TestStream& stream, Data& dat
   group.barrier();
 }
 
-// How many calls rank 0 has made when this is over. Zero: none fails.
+// Call `number` of rank 0 fails; 0: none. Returns how many calls it has made.
 uint64_t use_with_a_fault(int world_size, uint64_t number) {
   const Store store = Store::inproc();
   std::vector<std::unique_ptr<TestStream>> streams;
@@ -66,9 +66,9 @@ uint64_t use_with_a_fault(int world_size, uint64_t number) {
   return calls;
 }
 
-// How many allocations rank 0 has made when this is over, of those that `begin` and `end`, called by it, count.
+// Returns the number of allocations of rank 0, which calls `begin` and `end` to count them.
 template <typename Begin, typename End>
-uint64_t use_in_want(int world_size, bool may_fail, const Begin& begin, const End& end) {
+uint64_t use_and_count(int world_size, bool may_fail, const Begin& begin, const End& end) {
   const Store store = Store::inproc();
   std::vector<std::unique_ptr<TestStream>> streams;
   for (int rank = 0; rank < world_size; ++rank) streams.push_back(std::make_unique<TestStream>(Device::cuda(rank)));
@@ -91,33 +91,34 @@ uint64_t use_in_want(int world_size, bool may_fail, const Begin& begin, const En
 }
 
 uint64_t use_without_memory(int world_size, uint64_t number) {
-  return use_in_want(
+  return use_and_count(
       world_size, number != 0, [number] { fail_allocation(number); }, end_allocations);
 }
 
-// The same for the group's own threads.
-uint64_t use_without_memory_behind(int world_size, uint64_t number, uint64_t count) {
-  return use_in_want(
-      world_size, count != 0, [number, count] { fail_allocations_behind(number, count); }, end_allocations_behind);
+// The same for the threads of the group.
+uint64_t use_without_memory_on_threads(int world_size, uint64_t number, uint64_t count) {
+  return use_and_count(
+      world_size, count != 0, [number, count] { fail_thread_allocations(number, count); }, end_thread_allocations);
 }
 
-// They poll, so that how much they allocate differs from time to time.
-TEST(NcclFaults, EndTheGroupWhicheverAllocationOfItsThreadsFails) {
+// The threads poll, so the number of allocations varies.
+TEST(NcclFaults, FailTheGroupAtEachAllocationOfItsThreads) {
   const ScopedVariable late("BACKPLANE_DOUBLE_LATE", "500");
   for (const int world_size : {1, 2}) {
-    const uint64_t made = use_without_memory_behind(world_size, 1, 0);
+    const uint64_t made = use_without_memory_on_threads(world_size, 1, 0);
     ASSERT_GT(made, 0);
     int failed = 0;
     for (uint64_t number = 1; number <= made; number += world_size == 1 ? 1 : 1 + number / 3) {
       SCOPED_TRACE(number);
-      failed += use_without_memory_behind(world_size, number, number % 4 + 1) >= number ? 1 : 0;
+      failed += use_without_memory_on_threads(world_size, number, number % 4 + 1) >= number ? 1 : 0;
     }
     EXPECT_GT(failed, 0);
   }
 }
 
-TEST(NcclFaults, EndTheGroupWhicheverAllocationFails) {
-  const ScopedVariable late("BACKPLANE_DOUBLE_LATE", "500");  // so that a thread has to launch what has come first
+TEST(NcclFaults, FailTheGroupAtEachAllocation) {
+  const ScopedVariable late("BACKPLANE_DOUBLE_LATE",
+                            "500");  // the launch outlasts submit, so that the launching thread is used
   for (const int world_size : {1, 2}) {
     const uint64_t made = use_without_memory(world_size, 0);
     ASSERT_GT(made, 50);
@@ -130,7 +131,7 @@ TEST(NcclFaults, EndTheGroupWhicheverAllocationFails) {
   }
 }
 
-TEST(NcclFaults, EndTheGroupWhicheverCallFails) {
+TEST(NcclFaults, FailTheGroupAtEachCall) {
   const uint64_t calls = use_with_a_fault(1, 0);
   ASSERT_GT(calls, 50);
   for (uint64_t number = 1; number <= calls; ++number) {
@@ -140,7 +141,7 @@ TEST(NcclFaults, EndTheGroupWhicheverCallFails) {
   use_with_a_fault(1, 0);
 }
 
-TEST(NcclFaults, EndTheGroupOfTheOtherRankToo) {
+TEST(NcclFaults, FailTheGroupOfTheOtherRank) {
   const uint64_t calls = use_with_a_fault(2, 0);
   for (uint64_t number = 1; number <= calls; number += 1 + number / 3) {
     SCOPED_TRACE(number);

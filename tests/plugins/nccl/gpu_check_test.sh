@@ -1,7 +1,7 @@
 #!/bin/sh
-# gpu_check_test.sh SCRIPT BUILD DOUBLE [DRIVER]: tools/gpu-check on the double, and on that of the driver in folder
-# DRIVER, with the build tree in the place of its archive. As if there were one device, then two; without a driver it
-# says so. No DRIVER: calls with arrays on devices were not built.
+# gpu_check_test.sh SCRIPT BUILD DOUBLE [DRIVER]: runs tools/gpu-check over the test double of NCCL, and that of the
+# driver in folder DRIVER, with the build tree in the place of its archive: with one device, with two, and without a
+# driver. No DRIVER: calls with arrays on devices were not built.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -29,7 +29,7 @@ for devices in 1 2; do
   grep -q "| peer access | $peers |" "$work/results.md"
 done
 
-# Wrong elements are a failure of the whole.
+# Wrong elements make the whole check fail.
 if [ -n "${4:-}" ]; then
   code=0
   LD_LIBRARY_PATH="$4" BACKPLANE_DOUBLE_CUDA_WRONG=1 "$work/gpu-check" --library "$3" --devices 1 --filter p2p.tag-match \
@@ -39,13 +39,13 @@ if [ -n "${4:-}" ]; then
 fi
 
 if "$work/gpu-check" --library "$3" --devices all --output "$work/none.md" >"$work/log" 2>&1; then
-  echo "gpu-check took a word for a number of devices"
+  echo "gpu-check accepted a word as number of devices"
   exit 1
 fi
-grep -q "wants a number" "$work/log"
+grep -q "must be a number" "$work/log"
 
 if "$work/gpu-check" --library "$3" --devices 1 --output "$work/nowhere/none.md" >"$work/log" 2>&1; then
-  echo "gpu-check went on with results that cannot be written"
+  echo "gpu-check continued although it cannot write its results"
   exit 1
 fi
 grep -q "^gpu-check: .*/nowhere/none.md cannot be written; name another file" "$work/log" || { cat "$work/log"; exit 1; }
@@ -63,7 +63,7 @@ if BACKPLANE_DOUBLE_DRIVER=0 "$work/gpu-check" --library "$3" --devices 1 --outp
 fi
 grep -q "no CUDA driver" "$work/log"
 
-# The command itself says what is missing.
+# The command `backplane list --probe` reports the same reasons.
 expect_probe() { # LIBRARY DRIVER DEVICES REASON
   BACKPLANE_NCCL_LIBRARY=$1 BACKPLANE_DOUBLE_DRIVER=$2 BACKPLANE_DOUBLE_DEVICES=$3 "$backplane" list --probe >"$work/log"
   grep -A 1 "^nccl  *no " "$work/log" | grep -q "^    not viable: $4" || { cat "$work/log"; exit 1; }
@@ -71,13 +71,13 @@ expect_probe() { # LIBRARY DRIVER DEVICES REASON
 backplane="$2/bin/backplane"
 expect_probe /nowhere/libnccl.so.2 13000 1 "NCCL cannot be loaded; .*: /nowhere/libnccl.so.2: cannot open"
 expect_probe libm.so.6 13000 1 ".*libm.so.6 has no function ncclGetVersion"
-expect_probe "$3" 0 1 "NCCL 2[0-9.]* is there, but no CUDA driver"
+expect_probe "$3" 0 1 "NCCL 2[0-9.]* is installed, but no CUDA driver"
 expect_probe "$3" 11040 1 ".*driver for CUDA 11.4"
-expect_probe "$3" 13000 0 "NCCL 2[0-9.]* is there, but this machine has no CUDA device"
+expect_probe "$3" 13000 0 "NCCL 2[0-9.]* is installed, but this machine has no CUDA device"
 
-# What the driver says of peer access is told, and NCCL taken all the same.
+# Missing peer access is reported, but NCCL is still viable.
 export BACKPLANE_NCCL_LIBRARY="$3" BACKPLANE_DOUBLE_DEVICES=2 BACKPLANE_DOUBLE_PEERS=0
 "$backplane" list --probe >"$work/log" 2>&1
-grep -q "  viable: nccl: 1 of the 1 pairs of devices do not reach" "$work/log" || { cat "$work/log"; exit 1; }
+grep -q "  viable: nccl: 1 of 1 pairs of devices have no peer access" "$work/log" || { cat "$work/log"; exit 1; }
 "$backplane" explain --devices >"$work/log" 2>&1
-grep -q "nccl for device memory (1 of the 1 pairs of devices do not reach" "$work/log" || { cat "$work/log"; exit 1; }
+grep -q "nccl for device memory (1 of 1 pairs of devices have no peer access" "$work/log" || { cat "$work/log"; exit 1; }

@@ -22,9 +22,9 @@ TEST(Nccl, PingPongsBetweenDevices) {
   });
 }
 
-// While a channel is being made, all of a batch comes to it.
+// The whole batch arrives while the channel is being created.
 TEST(Nccl, SendsABatchAsGroupsOfNccl) {
-  constexpr uint64_t kMessages = 8;  // each way
+  constexpr uint64_t kMessages = 8;  // in each direction
   const ScopedVariable slow("BACKPLANE_DOUBLE_SLOW", "300");
   const uint64_t before = double_message_launches();
   on_devices(2, [](ProcessGroup& group, Device device) {
@@ -58,7 +58,7 @@ TEST(Nccl, SendsABatchAsGroupsOfNccl) {
   EXPECT_LT(double_message_launches() - before, 4 * kMessages);
 }
 
-TEST(Nccl, TakesBackAMessageThatNobodyReceives) {
+TEST(Nccl, CancelsMessagesWithoutAReceiver) {
   on_devices(2, [](ProcessGroup& group, Device device) {
     Memory<float> memory = filled<float>(group, device, 4, 1);
     const int other = 1 - group.rank();
@@ -73,8 +73,8 @@ TEST(Nccl, TakesBackAMessageThatNobodyReceives) {
   });
 }
 
-// What is kept for a receive ends with it, however it ends: the next one may have its address.
-TEST(Nccl, ReceivesIntoBothMemories) {
+// The state of a receive must end with it, even if it fails: the next one may have its address.
+TEST(Nccl, ReceivesIntoHostAndDeviceMemory) {
   on_devices(
       2,
       [](ProcessGroup& group, Device device) {

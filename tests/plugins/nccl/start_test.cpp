@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How groups of nccl start: what is missing, which device, who chooses it.
+// How groups of nccl start: missing libraries and drivers, the choice of the device, `auto`.
 #include <optional>
 
 #include "support.hpp"
@@ -8,14 +8,14 @@
 namespace backplane::test {
 namespace {
 
-TEST(Nccl, SaysWhichLibraryOrFunctionIsMissing) {
+TEST(Nccl, NamesTheMissingLibraryOrFunction) {
   const std::string none = refusal("nccl?library=/nowhere/libnccl.so.2", Status::kUnsupported);
   EXPECT_TRUE(contains(none, "NCCL cannot be loaded") && contains(none, "/nowhere/libnccl.so.2")) << none;
   const std::string other = refusal("nccl?library=libm.so.6", Status::kUnsupported);
   EXPECT_TRUE(contains(other, "libm.so.6 has no function ncclGetVersion")) << other;
 }
 
-TEST(Nccl, SaysThatDriverOrDeviceIsMissing) {
+TEST(Nccl, ReportsAMissingDriverOrDevice) {
   {
     const ScopedVariable no_driver("BACKPLANE_DOUBLE_DRIVER", "0");
     const std::string text = refusal(nccl(), Status::kUnsupported);
@@ -31,9 +31,9 @@ TEST(Nccl, SaysThatDriverOrDeviceIsMissing) {
   EXPECT_TRUE(contains(text, "no CUDA device")) << text;
 }
 
-// Until 2.23 it launches on the caller's thread, where an abort would have to wait for room in a stream.
+// NCCL before 2.23 launches on the caller's thread, where an abort would have to wait for room in a stream.
 TEST(Nccl, RefusesOlderLibraries) {
-  std::string other_name = kDouble;  // what has been opened stays open
+  std::string other_name = kDouble;  // a library that was opened stays open, so open it by another name
   other_name.insert(other_name.rfind('/'), "/.");
   const ScopedVariable old("BACKPLANE_DOUBLE_VERSION", "22203");
   const std::string text = refusal("nccl?library=" + other_name, Status::kUnsupported);
@@ -41,25 +41,25 @@ TEST(Nccl, RefusesOlderLibraries) {
 }
 
 TEST(Nccl, NeverGuessesTheDevice) {
-  EXPECT_TRUE(contains(refusal(nccl(), Status::kInvalid, -1), "no device was named for rank 0"));
-  EXPECT_TRUE(contains(refusal(nccl(), Status::kInvalid, 8), "there is no device 8; there are 8"));
-  EXPECT_TRUE(contains(refusal(nccl("device=first"), Status::kInvalid), "option device is a number"));
-  const ProcessGroup group =
-      ProcessGroup::create(group_options(nccl("device=7"), Store::inproc(), 0, 1));  // the option is a name, too
+  EXPECT_TRUE(contains(refusal(nccl(), Status::kInvalid, -1), "rank 0 has no device; set GroupOptions::device"));
+  EXPECT_TRUE(contains(refusal(nccl(), Status::kInvalid, 8), "cannot use device 8: this machine has devices 0 to 7"));
+  EXPECT_TRUE(contains(refusal(nccl("device=first"), Status::kInvalid), "option device must be a number"));
+  const ProcessGroup group = ProcessGroup::create(
+      group_options(nccl("device=7"), Store::inproc(), 0, 1));  // the option names a device as well
   EXPECT_EQ(group.backend(Device::cuda(7)), "nccl");
 }
 
-// NCCL is still connecting when the time for that is over.
-TEST(Nccl, KeepsTheDeadlineOfItsStart) {
+// NCCL is still connecting at the deadline of init.
+TEST(Nccl, KeepsTheDeadlineOfInit) {
   const ScopedVariable never("BACKPLANE_DOUBLE_CONNECTS", "0");
   GroupOptions options = on_device(nccl(), Store::inproc(), 0, 1, 0);
   options.timeout = std::chrono::seconds(3);
   std::string text;
   EXPECT_EQ(failure_of([&] { ProcessGroup::create(options); }, &text), Status::kTimeout);
-  EXPECT_TRUE(contains(text, "NCCL did not connect them in the time allowed")) << text;
+  EXPECT_TRUE(contains(text, "NCCL did not connect them within the timeout of init")) << text;
 }
 
-TEST(Nccl, DoesWithoutFunctionsOfNewerLibraries) {
+TEST(Nccl, WorksWithoutOptionalFunctions) {
   on_devices(
       2,
       [](ProcessGroup& group, Device device) {
@@ -73,7 +73,7 @@ TEST(Nccl, DoesWithoutFunctionsOfNewerLibraries) {
       "nccl?library=" BACKPLANE_NCCL_DOUBLE_OLD);
 }
 
-TEST(Nccl, ReducesF8WhereDevicesCan) {
+TEST(Nccl, ReducesF8OnDevicesThatSupportIt) {
   const auto status = [] {
     std::optional<Status> found;  // none: it worked
     on_devices(1, [&found](ProcessGroup& group, Device device) {
@@ -91,7 +91,7 @@ TEST(Nccl, ReducesF8WhereDevicesCan) {
   EXPECT_EQ(status(), Status::kUnsupported);
 }
 
-TEST(Nccl, IsWhatAutoTakesForDevices) {
+TEST(Nccl, IsChosenByAutoForDevices) {
   const ScopedVariable library("BACKPLANE_NCCL_LIBRARY", kDouble);
   on_devices(
       2,
@@ -105,7 +105,7 @@ TEST(Nccl, IsWhatAutoTakesForDevices) {
         EXPECT_EQ(host[0] + memory[0], 4);
       },
       "auto");
-  // One rank alone has it, too; none without a driver, and the host is served all the same.
+  // A group of one rank gets it as well. Without a driver it gets no backend for devices.
   const ProcessGroup alone = ProcessGroup::create(on_device("auto", Store::inproc(), 0, 1, 3));
   EXPECT_EQ(alone.backend(), "self");
   EXPECT_EQ(alone.backend(Device::cuda(3)), "nccl");
@@ -114,8 +114,8 @@ TEST(Nccl, IsWhatAutoTakesForDevices) {
   EXPECT_EQ(without.backend(Device::cuda(3)), "self");
 }
 
-// NCCL serves them all the same.
-TEST(Nccl, SaysWhichDevicesDoNotReachEachOther) {
+// NCCL works without peer access, but slower.
+TEST(Nccl, ReportsPairsOfDevicesWithoutPeerAccess) {
   const ScopedVariable library("BACKPLANE_NCCL_LIBRARY", kDouble);
   const ScopedVariable devices("BACKPLANE_DOUBLE_DEVICES", "4");
   const auto chosen = [] {
@@ -128,11 +128,11 @@ TEST(Nccl, SaysWhichDevicesDoNotReachEachOther) {
   EXPECT_TRUE(contains(all, "nccl for device memory\n")) << all;
   const ScopedVariable peers("BACKPLANE_DOUBLE_PEERS", "3");
   const std::string some = chosen();
-  EXPECT_TRUE(contains(some, "nccl for device memory (3 of the 6 pairs of devices do not reach each other")) << some;
+  EXPECT_TRUE(contains(some, "nccl for device memory (3 of 6 pairs of devices have no peer access")) << some;
 }
 
 #ifdef BACKPLANE_TEST_gloo
-TEST(Nccl, SharesAGroupWithABackendForTheHost) {
+TEST(Nccl, SharesAGroupWithABackendForHostMemory) {
   on_devices(
       2,
       [](ProcessGroup& group, Device device) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What nccl does in streams of the caller.
+// The order of operations in streams of the caller.
 #include <thread>
 
 #include "backplane/compat/streams.hpp"
@@ -9,7 +9,7 @@
 namespace backplane::test {
 namespace {
 
-TEST(Nccl, TakesItsPlaceInTheCallersStream) {
+TEST(Nccl, RunsInOrderInTheCallersStream) {
   on_devices(2, [](ProcessGroup& group, Device device) {
     constexpr uint64_t kCount = 100'000;
     Memory<int32_t> data = filled<int32_t>(group, device, kCount, 0);
@@ -18,7 +18,7 @@ TEST(Nccl, TakesItsPlaceInTheCallersStream) {
     cudaStream_t stream = nullptr;
     ASSERT_EQ(cudaSetDevice(device.ordinal), cudaSuccess);
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    group.barrier();  // both are there, so that no launch has to wait for a peer
+    group.barrier();  // connects the peers, so that no launch has to wait for them
     cudaMemcpyAsync(data.data(), before.data(), kCount * 4, cudaMemcpyDeviceToDevice, stream);
     CallOptions options;
     options.async_op = true;
@@ -33,14 +33,14 @@ TEST(Nccl, TakesItsPlaceInTheCallersStream) {
   });
 }
 
-// NCCL's own thread launches; what the program does next in that stream sees the result all the same.
-TEST(Nccl, TakesItsPlaceInTheCallersStreamHoweverLateItIsLaunched) {
+// NCCL launches late on its own thread. Later work in the stream sees the result all the same.
+TEST(Nccl, RunsInOrderInTheCallersStreamWhenLaunchedLate) {
   const ScopedVariable late("BACKPLANE_DOUBLE_LATE", "20000");
   on_devices(2, [](ProcessGroup& group, Device device) {
     Memory<int32_t> data = filled<int32_t>(group, device, 1000, 1);
     Memory<int32_t> after = filled<int32_t>(group, device, 1000, 0);
     const TestStream stream(device);
-    group.all_reduce(span(data, device));  // peers are connected for it
+    group.all_reduce(span(data, device));  // connects the peers
     std::vector<Work> works;
     for (int32_t i = 0; i < 3; ++i) {
       works.push_back(group.all_reduce(span(data, device), ReduceOp::kSum, stream.async()));
@@ -72,7 +72,7 @@ TEST(Nccl, OrdersOnTheRegisteredStream) {
   });
 }
 
-// Inside these layers everything is as without any.
+// Layers must not change the order.
 class NcclStreams : public testing::TestWithParam<const char*> {
  private:
   const ScopedVariable layers_{"BACKPLANE_LAYERS", GetParam()};
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(Layers, NcclStreams,
                                          "trace,validate,chaos?rules=chance 0.5: delay 0us..200us"),
                          [](const auto& info) { return "stack_" + std::to_string(info.index); });
 
-TEST_P(NcclStreams, HaveAStreamWaitForACollectiveInsteadOfTheHost) {
+TEST_P(NcclStreams, MakeAStreamWaitForACollective) {
   std::promise<void> ordered;
   on_devices(2, [&ordered](ProcessGroup& group, Device device) {
     Memory<int32_t> data = filled<int32_t>(group, device, 1000, group.rank() + 1);
@@ -95,7 +95,7 @@ TEST_P(NcclStreams, HaveAStreamWaitForACollectiveInsteadOfTheHost) {
     work.wait_on_stream(later.get());
     later.copy(after, data);
     if (group.rank() == 0) {
-      EXPECT_FALSE(work.is_completed());  // the other rank is not there yet
+      EXPECT_FALSE(work.is_completed());  // the other rank has not submitted it
       ordered.set_value();
     }
     ASSERT_EQ(cudaStreamSynchronize(later.get()), cudaSuccess);
@@ -106,8 +106,8 @@ TEST_P(NcclStreams, HaveAStreamWaitForACollectiveInsteadOfTheHost) {
   });
 }
 
-// The other thread is in wait, or about to be.
-TEST_P(NcclStreams, HaveAStreamWaitBesideAThreadThatWaits) {
+// Another thread is in wait or about to call it.
+TEST_P(NcclStreams, MakeAStreamWaitWhileAThreadWaits) {
   std::promise<void> ordered;
   on_devices(2, [&ordered](ProcessGroup& group, Device device) {
     Memory<int32_t> data = filled<int32_t>(group, device, 10, 1);
@@ -135,7 +135,7 @@ TEST_P(NcclStreams, HaveAStreamWaitBesideAThreadThatWaits) {
   });
 }
 
-TEST_P(NcclStreams, HaveAStreamWaitForAMessageInsteadOfTheHost) {
+TEST_P(NcclStreams, MakeAStreamWaitForAMessage) {
   on_devices(2, [](ProcessGroup& group, Device device) {
     Memory<int32_t> sum = filled<int32_t>(group, device, 10, 1);
     Memory<int32_t> data = filled<int32_t>(group, device, 1000, group.rank());
@@ -143,7 +143,7 @@ TEST_P(NcclStreams, HaveAStreamWaitForAMessageInsteadOfTheHost) {
     const TestStream stream(device);
     const TestStream later(device);
     group.barrier();
-    if (group.rank() == 1) {  // the message waits in the stream, behind a collective that is still to come
+    if (group.rank() == 1) {  // the message waits behind a collective that the other rank submits later
       Work summed = group.all_reduce(span(sum, device), ReduceOp::kSum, stream.async());
       Work sent = group.send(span(data, device), 0, 1, stream.async());
       sent.wait();
@@ -161,7 +161,7 @@ TEST_P(NcclStreams, HaveAStreamWaitForAMessageInsteadOfTheHost) {
   });
 }
 
-// In its default stream they would wait for an operation that waits for them.
+// In the default stream, the operations of `other` would wait for one that waits for them.
 TEST(Nccl, OrdersNothingWithoutAStream) {
   on_devices(2, [](ProcessGroup& group, Device device) {
     ProcessGroup other = group.with_backend(nccl());
@@ -189,7 +189,7 @@ TEST(Nccl, OrdersNothingWithoutAStream) {
   });
 }
 
-TEST(Nccl, HasTheHostWaitForWhatEndsOnIt) {
+TEST(Nccl, BlocksInWaitOnStreamForHostBuffers) {
   on_devices(
       2,
       [](ProcessGroup& group, Device) {

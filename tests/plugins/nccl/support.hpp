@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tests of nccl share. They run over the double of NCCL and CUDA: "device memory" is host memory there, and
-// may be looked at.
+// Shared by the tests of nccl. They run over the test double of NCCL and CUDA, whose device memory is host memory that
+// tests may read and write.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -35,7 +35,7 @@ inline GroupOptions on_device(const std::string& backend, const Store& store, in
   return options;
 }
 
-// Runs body(group, device) on ranks that have a device each, in one process.
+// Runs body(group, device) on ranks of this process with one device each.
 inline void on_devices(int world_size, const std::function<void(ProcessGroup&, Device)>& body,
                        const std::string& backend = nccl()) {
   const Store store = Store::inproc();
@@ -74,7 +74,7 @@ inline void await(std::promise<void>& event) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Lines of the log, as long as it lives.
+// Collects the lines of the log during its lifetime.
 class LogLines {
  public:
   LogLines() { bp_set_log(add, this); }
@@ -96,7 +96,7 @@ class LogLines {
   std::string text_;
 };
 
-// What a group of one rank fails to start with.
+// The error of a group of one rank that fails to start.
 inline std::string refusal(const std::string& backend, Status expected, int device = 0) {
   std::string text;
   const auto start = [&] { ProcessGroup::create(on_device(backend, Store::inproc(), 0, 1, device)); };
@@ -104,7 +104,7 @@ inline std::string refusal(const std::string& backend, Status expected, int devi
   return text;
 }
 
-// A stream of the device, which this thread chooses.
+// A stream of the device, which becomes the current one of this thread.
 class TestStream {
  public:
   explicit TestStream(Device device) {

@@ -13,16 +13,16 @@
 namespace backplane::shm::test {
 namespace {
 
-// What rank 0 logs about the group and its subgroups.
-std::string tell_of_splits(const Place& place, int rank, const std::string& backend) {
-  std::string told;
+// Returns the log lines of rank 0 about the group and its subgroups.
+std::string log_of_splits(const JobDirectory& place, int rank, const std::string& backend) {
+  std::string log;
   const auto keep = [](void* ctx, uint32_t, const char* text) {
     const std::string line = text;
     const size_t at = line.find(" ranks on one host, ");
     if (at != std::string::npos) *static_cast<std::string*>(ctx) += line.substr(at - 1) + "\n";
   };
   try {
-    bp_set_log(keep, &told);
+    bp_set_log(keep, &log);
     {
       backplane::ProcessGroup group = join(place, rank, backend);
       backplane::ProcessGroup pair = group.split(rank == 1 ? 1 : 0);
@@ -30,28 +30,28 @@ std::string tell_of_splits(const Place& place, int rank, const std::string& back
     }
     backplane::destroy_process_group();
     bp_set_log(nullptr, nullptr);
-    return told;
+    return log;
   } catch (const std::exception& e) {
     return e.what();
   }
 }
 
 TEST(ShmSegment, SubgroupsUseThePoolsOfTheirParent) {
-  const Place place;
-  const std::string told = run(
-      place, [](int) { return true; }, "shm", tell_of_splits)[0];
-  std::istringstream lines(told);
+  const JobDirectory place;
+  const std::string log = run(
+      place, [](int) { return true; }, "shm", log_of_splits)[0];
+  std::istringstream lines(log);
   std::vector<std::string> each;
   for (std::string line; std::getline(lines, line);) each.push_back(line);
-  ASSERT_EQ(each.size(), 3U) << told;
-  EXPECT_EQ(each[0].find("3 ranks"), 0U) << told;
-  EXPECT_EQ(each[0].find("older groups"), std::string::npos) << told;
-  EXPECT_NE(each[1].find("; memory pools of older groups: 1"), std::string::npos) << told;
-  EXPECT_NE(each[2].find("; memory pools of older groups: 2"), std::string::npos) << told;
+  ASSERT_EQ(each.size(), 3U) << log;
+  EXPECT_EQ(each[0].find("3 ranks"), 0U) << log;
+  EXPECT_EQ(each[0].find("older groups"), std::string::npos) << log;
+  EXPECT_NE(each[1].find("; memory pools of older groups: 1"), std::string::npos) << log;
+  EXPECT_NE(each[2].find("; memory pools of older groups: 2"), std::string::npos) << log;
 }
 
 TEST(ShmSegment, AutoSelectsShm) {
-  const Place place;
+  const JobDirectory place;
   const auto value = run(
       place, [](int) { return true; }, "auto");
   EXPECT_EQ(value, std::vector<std::string>(3, "shm"));
@@ -59,7 +59,7 @@ TEST(ShmSegment, AutoSelectsShm) {
 
 #ifdef BACKPLANE_TEST_gloo
 TEST(ShmSegment, AutoSelectsShmOnOneHostOnly) {
-  const Place place;
+  const JobDirectory place;
   const auto value = run(
       place, [&place](int rank) { return rank != 2 || move_to_another_host(place); }, "auto");
   if (value.empty()) GTEST_SKIP() << "no permission for a mount namespace";
@@ -67,7 +67,7 @@ TEST(ShmSegment, AutoSelectsShmOnOneHostOnly) {
 }
 
 TEST(ShmSegment, AutoSelectsShmIfAllRanksHaveIt) {
-  const Place place;
+  const JobDirectory place;
   const auto prepare = [](int rank) { return rank != 1 || setenv("BACKPLANE_PLUGINS_DENY", "shm", 1) == 0; };
   EXPECT_EQ(run(place, prepare, "auto"), std::vector<std::string>(3, "gloo"));
 }
@@ -82,7 +82,7 @@ TEST(ShmSegment, AutoAvoidsShmWithoutSharedMemory) {
       },
   };
   for (const auto& prepare : hosts) {
-    const Place place;
+    const JobDirectory place;
     const auto value = run(place, prepare, "auto");
     if (value.empty()) GTEST_SKIP() << "no permission for a filter of system calls";
     for (const std::string& each : value) EXPECT_EQ(each, "gloo");

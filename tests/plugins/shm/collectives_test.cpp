@@ -23,7 +23,7 @@ void run_once(Rank& rank, uint32_t kind, std::vector<uint32_t>& in, std::vector<
   rank.collectives.run(op, deadline);
 }
 
-// Each kind with varying roots, of sizes for a line, one step and several steps.
+// Each kind with varying roots, and sizes for a line, one step and several steps.
 void all_kinds(Rank& rank, uint64_t rounds) {
   constexpr uint64_t kTurns = std::size(kKinds) + 1;  // including a barrier
   constexpr uint64_t kMost[] = {1, 8, 30, 31, 3000, 20'000, 60'000};
@@ -57,7 +57,8 @@ TEST(Collectives, ManyInSequenceSleeping) {
   on_ranks(3, WaitPolicy{0, 0}, [](Rank& rank) { all_kinds(rank, 20 * kEffort); });
 }
 
-// Many full slots, and more than one part of a zero-copy read (4 MiB). ThreadSanitizer records an event per element.
+// Many full slots, and more than one part of a zero-copy read (4 MiB); smaller under ThreadSanitizer, which records an
+// event per element.
 TEST(Collectives, Large) {
   constexpr uint64_t kMany = kEffort == 1 ? 300'000 : 1'100'000;
   on_heaps(3, WaitPolicy{20'000, 200'000}, [](Rank& rank) {
@@ -80,8 +81,7 @@ void run_ahead(Rank& rank, uint32_t kind, int32_t runner, int32_t probed, std::a
       const uint64_t max_count = round + Steps::kLag;
       while (done.load() < std::min(max_count, kRounds) && !testing::Test::HasFailure()) sched_yield();
       for (int i = 0; i < 20; ++i) sched_yield();
-      ASSERT_LE(done.load(), max_count) << "rank " << runner << " uses places again that rank " << probed
-                                        << " may yet read";
+      ASSERT_LE(done.load(), max_count) << "rank " << runner << " reuses slots that rank " << probed << " may yet read";
     }
     const uint64_t number = round * static_cast<uint64_t>(rank.size);  // with root 0
     CollectiveRound(rank, number, 1 + round * 7 % 30, Placement::kOrdinary, own).run(kind);
@@ -194,8 +194,8 @@ TEST(Collectives, HasTheDocumentedCost) {
         EXPECT_EQ(paid.published, pieces * kPiece) << kind << ", " << ranks << " ranks, " << pieces << " pieces";
       }
       const Cost by_root = cost(BP_REDUCE, ranks, pieces * kPiece, true);
-      EXPECT_EQ(by_root.steps, pieces == 1 ? 2 : pieces) << ranks << " ranks of a crowd, " << pieces << " pieces";
-      EXPECT_EQ(by_root.published, pieces * kPiece) << ranks << " ranks of a crowd, " << pieces << " pieces";
+      EXPECT_EQ(by_root.steps, pieces == 1 ? 2 : pieces) << ranks << " oversubscribed ranks, " << pieces << " pieces";
+      EXPECT_EQ(by_root.published, pieces * kPiece) << ranks << " oversubscribed ranks, " << pieces << " pieces";
     }
   }
 }

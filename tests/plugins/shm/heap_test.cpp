@@ -41,7 +41,7 @@ TEST(Heap, AllocatesAndFreesPages) {
   }
   kept.clear();
   EXPECT_EQ(shared.used(), 0U);
-  const Numbers whole(heap, kHeap / sizeof(uint32_t));  // all of it is free again
+  const Numbers whole(heap, kHeap / sizeof(uint32_t));  // all memory is free
   std::string text;
   EXPECT_EQ(status_of([&heap] { heap.allocate(1, BP_HOST, 0); }, &text), BP_RESOURCE);
   EXPECT_NE(text.find("the heap of this rank"), std::string::npos) << text;
@@ -115,10 +115,10 @@ TEST(Heap, FindsItsOwnBuffers) {
 // No memory outside of the announced rank's heap is accessed.
 TEST(Heap, RejectsForgedLocations) {
   const Shared shared(2);
-  const auto refuses = [&shared](uint64_t place, uint64_t size) {
-    const bool known = shared.heaps[1]->at(0, place, size, 4) != nullptr;
+  const auto refuses = [&shared](uint64_t location, uint64_t size) {
+    const bool known = shared.heaps[1]->at(0, location, size, 4) != nullptr;
     try {
-      EXPECT_EQ(shared.pools[1].at(0, place, size, 4) != nullptr, known);
+      EXPECT_EQ(shared.pools[1].at(0, location, size, 4) != nullptr, known);
     } catch (const sdk::Failure& why) {
       EXPECT_TRUE(!known && why.status() == BP_INVALID && why.peer_rank() == 0) << why.what();
     }
@@ -239,15 +239,15 @@ TEST(Heap, LateReadersFail) {
   LazyDeadline long_enough(Rank::kLong);
   try {
     late.collectives.run(op, long_enough);
-    ADD_FAILURE() << "a buffer that was no longer lent was read: " << out[0];
+    ADD_FAILURE() << "a buffer that was no longer exposed was read: " << out[0];
   } catch (const sdk::Failure& why) {
     EXPECT_EQ(why.status(), BP_PEER_LOST) << why.what();
     EXPECT_EQ(why.peer_rank(), 0);
   }
 }
 
-// A rank that has all results of an all_reduce may fail in the next collective. A rank that is late in the last step
-// has read valid inputs. Rank 1 is simulated; it exposes its input, and optionally its output.
+// After an all_reduce a rank may fail in the next collective, while another is late in the last step. The late rank has
+// read valid inputs. Rank 1 is simulated; it exposes its input, and optionally its output.
 TEST(Heap, LaterFailureDoesNotFailAnAllReduce) {
   constexpr uint64_t kCount = 32'768;  // whole pages and two partial ones
   for (const auto& [lends_output, last] : {std::pair{true, 2U}, std::pair{false, 4U}}) {
@@ -292,12 +292,12 @@ TEST(Heap, LateWritersDoNotReachTheProgram) {
   op.input = op.output = {data.data() + 1, kCount, BP_HOST, 0};
   LazyDeadline deadline(1'000'000);
   EXPECT_EQ(status_of([&] { early.collectives.run(op, deadline); }), BP_TIMEOUT);
-  uint64_t place = 0;  // of the output, as announced by rank 0
-  std::memcpy(&place, memory.view.line(0, 1).data.data() + sizeof place, sizeof place);
-  ASSERT_EQ(place, 5U);
+  uint64_t location = 0;  // of the output, as announced by rank 0
+  std::memcpy(&location, memory.view.line(0, 1).data.data() + sizeof location, sizeof location);
+  ASSERT_EQ(location, 5U);
   const Pages pages(reinterpret_cast<std::byte*>(data.data() + 1), kCount * sizeof(uint32_t));
   ASSERT_GT(pages.size(), kCount * sizeof(uint32_t) - 2 * kPage);
-  std::memset(shared.heaps[1]->at(0, place, kCount * sizeof(uint32_t), 4) + pages.begin, 0xff, pages.size());
+  std::memset(shared.heaps[1]->at(0, location, kCount * sizeof(uint32_t), 4) + pages.begin, 0xff, pages.size());
   for (uint64_t i = 0; i < data.count; ++i) ASSERT_NE(data.data()[i], ~UINT32_C(0)) << i;
   EXPECT_EQ(data.data()[0], 7U);
   EXPECT_EQ(data.data()[kCount + 1], 7U);

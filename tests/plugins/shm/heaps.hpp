@@ -5,8 +5,8 @@
 
 #include <sys/stat.h>
 
-#include "fabric.hpp"
 #include "heap.hpp"
+#include "ranks.hpp"
 
 namespace backplane::shm::test {
 

@@ -40,7 +40,7 @@ TEST(NamedFile, IsPrivateAndRemovedWithTheObject) {
     EXPECT_EQ(facts.st_size, static_cast<off_t>(kPage));
     paths.insert(file.path());
   }
-  EXPECT_EQ(paths.size(), 2U) << "a name came twice";
+  EXPECT_EQ(paths.size(), 2U) << "two files have the same name";
   for (const std::string& path : paths) EXPECT_NE(::access(path.c_str(), F_OK), 0) << path;
 }
 
@@ -90,7 +90,7 @@ bool is_left_out_of_dumps(const void* address) {
     if (words >> std::hex >> begin >> dash >> end && dash == '-') is_here = begin <= expected && expected < end;
     if (is_here && line.starts_with("VmFlags:")) return line.find(" dd") != std::string::npos;
   }
-  ADD_FAILURE() << "no flags of the page";
+  ADD_FAILURE() << "no flags of the page found";
   return false;
 }
 
@@ -107,12 +107,12 @@ TEST(Mapping, IsExcludedFromCoreDumps) {
   EXPECT_TRUE(is_left_out_of_dumps(arena.data() + place));
 }
 
-// What a process can check before the ranks meet.
+// Checks that need no other rank.
 TEST(CheckSegment, ReportsWhyAGroupIsImpossible) {
   check_segment(2);
   try {
     check_segment(kMaxRanks + 1);
-    ADD_FAILURE() << "so many cannot meet";
+    ADD_FAILURE() << "accepted too many ranks";
   } catch (const sdk::Failure& why) {
     EXPECT_EQ(why.status(), BP_UNSUPPORTED);
     EXPECT_NE(std::string(why.what()).find("at most 1024 ranks, not 1025"), std::string::npos) << why.what();

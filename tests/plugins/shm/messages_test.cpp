@@ -5,14 +5,14 @@
 #include <array>
 #include <numeric>
 
-#include "fabric.hpp"
+#include "ranks.hpp"
 
 namespace backplane::shm::test {
 namespace {
 
 constexpr WaitPolicy kImpatient = {0, 0};
 constexpr WaitPolicy kPatient = {20'000, 200'000};
-constexpr WaitPolicy kOfACrowd = {0, 200'000};  // yields at once
+constexpr WaitPolicy kYieldOnly = {0, 200'000};  // does not spin
 
 uint64_t size_of(uint64_t name) {
   std::mt19937_64 random(name);
@@ -94,7 +94,7 @@ void all_to_all_messages(Rank& rank, uint64_t rounds) {
 }
 
 TEST(Messages, AllToAllAmongFourRanks) {
-  for (const WaitPolicy& policy : {kPatient, kOfACrowd, kImpatient}) {
+  for (const WaitPolicy& policy : {kPatient, kYieldOnly, kImpatient}) {
     on_ranks(4, policy, [](Rank& rank) { all_to_all_messages(rank, 3 * kEffort); });
   }
 }
@@ -118,12 +118,12 @@ void talk(Rank& rank) {
 }
 
 TEST(Messages, SeveralThreadsOfOneRank) {
-  for (const WaitPolicy& policy : {kPatient, kOfACrowd}) on_ranks(2, policy, talk);
+  for (const WaitPolicy& policy : {kPatient, kYieldOnly}) on_ranks(2, policy, talk);
 }
 
 // With more ranks than processors: later tags first, older receives, too small buffers, large messages.
 TEST(Messages, ReceiveWithoutSpinning) {
-  on_ranks(3, kOfACrowd, [](Rank& rank) {
+  on_ranks(3, kYieldOnly, [](Rank& rank) {
     const int32_t to = (rank.id + 1) % 3;
     const int32_t from = (rank.id + 2) % 3;
     const std::vector<std::byte> room(100'001);
@@ -146,7 +146,7 @@ TEST(Messages, ReceiveWithoutSpinning) {
         if (tag == 2) in[2].clear();
         try {
           Rank::finish(get(tag, BP_OP_SYNC, in[tag], results[tag]));
-          EXPECT_NE(tag, 2U) << "there was no room for it";
+          EXPECT_NE(tag, 2U) << "a message arrived that did not fit";
         } catch (const sdk::Failure& why) {
           EXPECT_EQ(tag, 2U) << why.what();
           EXPECT_EQ(why.status(), BP_INVALID);
@@ -230,7 +230,7 @@ void expect_names_of_who_left(const WaitPolicy& policy) {
 }
 
 TEST(Messages, NameARankThatLeft) {
-  for (const WaitPolicy& policy : {kPatient, kOfACrowd}) expect_names_of_who_left(policy);
+  for (const WaitPolicy& policy : {kPatient, kYieldOnly}) expect_names_of_who_left(policy);
 }
 
 // A receive that is too small belongs to its waiter as soon as it has failed, while another thread answers the sender.

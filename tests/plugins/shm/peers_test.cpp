@@ -7,8 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "fabric.hpp"
 #include "process.hpp"
+#include "ranks.hpp"
 #include "support/eventually.hpp"
 
 namespace backplane::shm::test {
@@ -48,14 +48,14 @@ void register_rank(const View& view, int32_t rank, pid_t process) {
 TEST(Process, DetectsLiveProcesses) {
   EXPECT_TRUE(is_alive(getpid(), start_time_of(getpid())));
   EXPECT_NE(start_time_of(getpid()), 0U);
-  EXPECT_FALSE(is_alive(getpid(), start_time_of(getpid()) + 1)) << "another process with the same number";
+  EXPECT_FALSE(is_alive(getpid(), start_time_of(getpid()) + 1)) << "another process with the same id";
   pid_t lost = 0;
   {
     const SleepingProcess sleeper;
     lost = sleeper.id();
     EXPECT_TRUE(is_alive(lost, start_time_of(lost)));
     kill(lost, SIGSTOP);
-    EXPECT_TRUE(is_alive(lost, start_time_of(lost))) << "standing still is not death";
+    EXPECT_TRUE(is_alive(lost, start_time_of(lost))) << "a stopped process is alive";
     sleeper.kill();
     siginfo_t info = {};
     ASSERT_EQ(waitid(P_PID, static_cast<id_t>(lost), &info, WEXITED | WNOWAIT), 0);
@@ -99,11 +99,11 @@ TEST(Peers, ChecksAFewRanksAtATime) {
   peers.check_liveness();
   EXPECT_EQ(peers.departures(), 8U);
   for (int32_t rank = 6; rank < 14; ++rank) EXPECT_FALSE(peers.is_present(rank)) << rank;
-  const auto all_have_gone = [&peers] {
+  const auto all_are_lost = [&peers] {
     peers.check_liveness();  // repeated calls check only once per interval
     return peers.departures() == static_cast<size_t>(kRanks - 1);
   };
-  EXPECT_TRUE(backplane::test::eventually(all_have_gone)) << "looks do not reach all of them";
+  EXPECT_TRUE(backplane::test::eventually(all_are_lost)) << "not all dead ranks were detected";
   EXPECT_TRUE(peers.is_present(5));
   EXPECT_FALSE(peers.is_present(4));
 }
@@ -117,7 +117,7 @@ void expect_loss(const Operation& operation) {
   std::thread killer([&] {
     // Kill it while rank 0 sleeps, so that its own check finds the death.
     EXPECT_TRUE(eventually([&memory] { return memory.view.member(0).doorbell.sleepers.load() > 0; }))
-        << "it never sleeps";
+        << "the rank does not sleep";
     peer.kill();
   });
   try {

@@ -3,7 +3,7 @@
 // Groups with buffers in the memory of an older group.
 #include "pools.hpp"
 
-#include "fabric.hpp"
+#include "ranks.hpp"
 
 namespace backplane::shm::test {
 namespace {
@@ -36,7 +36,8 @@ TEST(Pools, FindsOlderGroups) {
   EXPECT_EQ(of_a_split[0].id, 77U);
   EXPECT_EQ(of_a_split[0].owners, (std::vector<int32_t>{3, 1}));
   EXPECT_EQ(of_a_split[0].heaps, heaps);
-  EXPECT_TRUE(older_groups_of(context_of({13, 11}, 0)).empty()) << "those of another rank, on a thread of this process";
+  EXPECT_TRUE(older_groups_of(context_of({13, 11}, 0)).empty())
+      << "a group of another rank on a thread of this process";
   EXPECT_TRUE(older_groups_of(context_of({11, 14}, 0)).empty()) << "14 is not in the older group";
   const auto second = heaps_of(file, 1, 4);
   register_group(78, context_of(world, 1), second);
@@ -117,8 +118,8 @@ TEST(Pools, UnsharedMemoryIsStaged) {
   run_ranks(
       memory, 2, WaitPolicy{20'000, 200'000},
       [&other_file](Rank& rank) {
-        const auto stranger = heaps_of(other_file, rank.id, 2);
-        const auto data = stranger->allocate(kCount * sizeof(uint32_t), BP_HOST, 0);
+        const auto unshared = heaps_of(other_file, rank.id, 2);
+        const auto data = unshared->allocate(kCount * sizeof(uint32_t), BP_HOST, 0);
         std::fill_n(numbers_in(data), kCount, static_cast<uint32_t>(rank.id) + 5);
         all_reduce(rank, numbers_in(data), numbers_in(data));
         EXPECT_EQ(std::count(numbers_in(data), numbers_in(data) + kCount, 11U), int64_t{kCount});

@@ -3,7 +3,7 @@
 // Any-tag receives, probed messages and completion notices.
 #include <atomic>
 
-#include "fabric.hpp"
+#include "ranks.hpp"
 
 namespace backplane::shm::test {
 namespace {
@@ -85,7 +85,7 @@ TEST_P(Probed, AnyTagMatchesTheOldestUserTag) {
     EXPECT_EQ(result_.tag, tags[i]);
     EXPECT_TRUE(is_filled(bytes, result_.bytes, i == 1 ? 2 : 1));
   }
-  EXPECT_EQ(probe(0, BP_ANY_TAG), nullptr) << "the core's is none of them";
+  EXPECT_EQ(probe(0, BP_ANY_TAG), nullptr) << "it does not match tags of the core";
 }
 
 TEST_P(Probed, WaitingReceiveMatchesAnyTag) {
@@ -165,13 +165,13 @@ TEST_P(Probed, SenderMayCancelAProbedMessage) {
       ASSERT_NE(message, nullptr);
       sent->cancel();
       EXPECT_EQ(end_of(sent.get()), BP_CANCELLED);
-      std::fill(large.begin(), large.end(), std::byte{});  // owned by the sender again
+      std::fill(large.begin(), large.end(), std::byte{});  // belongs to the sender again
       EXPECT_EQ(here_.send(1, 5, next.data(), next.size()), nullptr);
       if (is_seen) there_.messages.poll(Poll::kFull);
       EXPECT_EQ(end_of_recv(message, bytes), BP_CANCELLED);
       const auto received = there_.recv(0, 5, bytes.data(), bytes.size());
       EXPECT_TRUE(both_end(received.get(), nullptr));
-      EXPECT_TRUE(is_filled(bytes, 40, 3)) << "nobody else has taken it";
+      EXPECT_TRUE(is_filled(bytes, 40, 3)) << "no other receive has matched it";
       fill(large, 1);
     }
   }
@@ -212,8 +212,8 @@ TEST_P(Probed, ReceivesWhatALostRankHasSent) {
   EXPECT_EQ(end_of_recv(promised, bytes), BP_PEER_LOST);
   EXPECT_EQ(end_of_recv(whole, bytes), BP_OK);
   EXPECT_TRUE(is_filled(bytes, 40, 1));
-  EXPECT_THROW(probe(0, 1), sdk::Failure) << "as a recv";
-  EXPECT_THROW(probe(BP_ANY_SOURCE, 1), sdk::Failure) << "nobody is left";
+  EXPECT_THROW(probe(0, 1), sdk::Failure) << "like a recv";
+  EXPECT_THROW(probe(BP_ANY_SOURCE, 1), sdk::Failure) << "no other rank is left";
 }
 
 TEST_P(Probed, AbortFailsProbedMessages) {
@@ -239,35 +239,35 @@ struct NoticeCounter {
   std::atomic<int> times = 0;
 };
 
-TEST_P(Probed, NoticesAreGivenOnceWithoutPolling) {
+TEST_P(Probed, GivesEachNoticeOnceWithoutPolling) {
   const auto large = filled(kLargeBytes, 1);
   std::vector<std::byte> bytes(kLargeBytes);
-  NoticeCounter sent_told, received_told, late;
+  NoticeCounter sent_notice, received_notice, late_notice;
   auto received = there_.recv(0, 5, bytes.data(), kLargeBytes);
-  EXPECT_TRUE(received->on_end(received_told.notice()));
-  EXPECT_EQ(received_told.times, 0);
+  EXPECT_TRUE(received->on_end(received_notice.notice()));
+  EXPECT_EQ(received_notice.times, 0);
   auto sent = here_.send(1, 5, large.data(), kLargeBytes);
-  EXPECT_TRUE(sent->on_end(sent_told.notice()));
-  EXPECT_TRUE(eventually([&] { return sent_told.times == 1 && received_told.times == 1; }));
+  EXPECT_TRUE(sent->on_end(sent_notice.notice()));
+  EXPECT_TRUE(eventually([&] { return sent_notice.times == 1 && received_notice.times == 1; }));
   EXPECT_TRUE(sent->wait(0));
   EXPECT_TRUE(received->wait(0));
   EXPECT_TRUE(is_filled(bytes, kLargeBytes, 1));
   sent.reset();
-  auto over = here_.recv(0, 1, bytes.data(), 40);
+  auto completed = here_.recv(0, 1, bytes.data(), 40);
   EXPECT_EQ(here_.send(0, 1, large.data(), 40), nullptr);
-  EXPECT_TRUE(over->on_end(late.notice()));
-  EXPECT_EQ(late.times, 1) << "it was over";
-  over.reset();
+  EXPECT_TRUE(completed->on_end(late_notice.notice()));
+  EXPECT_EQ(late_notice.times, 1) << "notices of completed works are given at once";
+  completed.reset();
   received.reset();
-  EXPECT_EQ(sent_told.times + received_told.times + late.times, 3);
+  EXPECT_EQ(sent_notice.times + received_notice.times + late_notice.times, 3);
 }
 
-TEST_P(Probed, NoticesAreGivenOnAbort) {
+TEST_P(Probed, GivesNoticesOnAbort) {
   std::vector<std::byte> bytes(kLargeBytes);
   for (const bool before : {true, false}) {
     const Memory memory(2);
     Rank rank(memory.view, 0, 2, WaitPolicy{0, 0}, nullptr, Cma::kOff);
-    NoticeCounter told[3];
+    NoticeCounter notices[3];
     const std::unique_ptr<sdk::Work> works[] = {rank.recv(1, 5, bytes.data(), kLargeBytes),
                                                 rank.recv(0, 5, bytes.data(), kLargeBytes),
                                                 rank.send(1, 5, bytes.data(), kLargeBytes)};
@@ -275,10 +275,10 @@ TEST_P(Probed, NoticesAreGivenOnAbort) {
       rank.waiter.abort(sdk::Failure(BP_TIMEOUT, "over"));
       rank.messages.stop();  // its thread has completed the operations
     }
-    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(works[i]->on_end(told[i].notice()));
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(works[i]->on_end(notices[i].notice()));
     if (before) rank.waiter.abort(sdk::Failure(BP_TIMEOUT, "over"));
     for (size_t i = 0; i < 3; ++i) {
-      EXPECT_TRUE(eventually([&] { return told[i].times == 1; })) << i;
+      EXPECT_TRUE(eventually([&] { return notices[i].times == 1; })) << i;
       EXPECT_EQ(end_of(works[i].get()), BP_TIMEOUT);
     }
   }
@@ -300,17 +300,17 @@ TEST_P(Probed, ReleaseWaitsForTheNotice) {
     const auto last = rank.recv(0, kRounds, end.data(), end.size());
     std::thread other([&last] { Rank::finish(last); });
     for (uint64_t round = 0; round < kRounds; ++round) {
-      const auto tell = [](void* to) {
+      const auto count_slowly = [](void* to) {
         for (int i = 0; i < 100; ++i) std::this_thread::yield();
         ++*static_cast<std::atomic<int>*>(to);
       };
-      std::atomic<int> told = 0;
+      std::atomic<int> count = 0;
       auto work = rank.recv(0, round, bytes.data(), bytes.size());
-      const bool tells = work != nullptr;
-      EXPECT_TRUE(!tells || work->on_end({tell, &told}));
+      const bool is_pending = work != nullptr;
+      EXPECT_TRUE(!is_pending || work->on_end({count_slowly, &count}));
       while (work && !work->wait(0)) std::this_thread::yield();
       work.reset();
-      EXPECT_EQ(told, tells ? 1 : 0);
+      EXPECT_EQ(count, is_pending ? 1 : 0);
       Rank::finish(rank.send(0, round, bytes.data(), bytes.size()));
     }
     Rank::finish(rank.send(0, kRounds, bytes.data(), bytes.size()));

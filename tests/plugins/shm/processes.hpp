@@ -4,10 +4,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -23,19 +20,21 @@
 #include <vector>
 
 #include "backplane/backplane.hpp"
+#include "support/environment.hpp"
+#include "support/system_calls.hpp"
 
 namespace backplane::shm::test {
 
-struct Place {
-  Place() {
-    path = mkdtemp(path.data());
+// The files of a job: its store, the results of its ranks, and an empty tuning table.
+struct JobDirectory {
+  JobDirectory() {
     std::ofstream(path + "/tuning") << R"({"format": "backplane-tuning/1", "host": "here", "exchange_measured": []})";
   }
-  ~Place() { std::filesystem::remove_all(path); }
-  std::string path = "/tmp/backplane-shm-XXXXXX";
+  backplane::test::ScopedDirectory directory;
+  const std::string path = directory.path().string();
 };
 
-inline backplane::ProcessGroup join(const Place& place, int rank, const std::string& backend) {
+inline backplane::ProcessGroup join(const JobDirectory& place, int rank, const std::string& backend) {
   setenv("BACKPLANE_TUNING_FILE", (place.path + "/tuning").c_str(), 1);  // ignore this host's tuning
   backplane::GroupOptions options;
   options.backend = backend;
@@ -46,8 +45,8 @@ inline backplane::ProcessGroup join(const Place& place, int rank, const std::str
   return backplane::init_process_group(options);
 }
 
-// Runs a rank of three. It reports through a file, because a test must not end in a child.
-inline std::string take_part(const Place& place, int rank, const std::string& backend) {
+// Runs a rank of three. The result is returned through a file, because a test must not end in a child.
+inline std::string run_rank(const JobDirectory& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
     std::vector<int> sum = {rank + 1};
@@ -57,7 +56,7 @@ inline std::string take_part(const Place& place, int rank, const std::string& ba
     backplane::Memory<int> shared = group.allocate<int>(100'000);
     std::fill(shared.begin(), shared.end(), rank);
     group.all_reduce(shared);
-    if (shared[99'999] != 3) return "wrong in memory of its own";
+    if (shared[99'999] != 3) return "wrong in allocated memory";
     if (group.backend() == "shm" && !shared.native()) return "right, but ordinary";
     const std::string used = group.backend();
     backplane::destroy_process_group();
@@ -77,9 +76,9 @@ inline bool may(const std::function<bool(int rank)>& prepare, int rank) {
 
 // Runs the ranks in separate processes. `prepare` returns false if it lacks permission. It is tried first; the result
 // is empty then.
-inline std::vector<std::string> run(const Place& place, const std::function<bool(int rank)>& prepare,
+inline std::vector<std::string> run(const JobDirectory& place, const std::function<bool(int rank)>& prepare,
                                     const std::string& backend = "shm",
-                                    std::string (*part)(const Place&, int, const std::string&) = take_part) {
+                                    std::string (*part)(const JobDirectory&, int, const std::string&) = run_rank) {
   for (int rank = 0; rank < 3; ++rank) {
     if (!may(prepare, rank)) return {};
   }
@@ -107,22 +106,13 @@ inline std::vector<std::string> run(const Place& place, const std::function<bool
 }
 
 // A different boot id simulates another host.
-inline bool move_to_another_host(const Place& place) {
+inline bool move_to_another_host(const JobDirectory& place) {
   const std::string file = place.path + "/boot_id";
   std::ofstream(file) << "00000000-1111-2222-3333-444444444444\n" << std::flush;
   return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
          mount(file.c_str(), "/proc/sys/kernel/random/boot_id", nullptr, MS_BIND, nullptr) == 0;
 }
 
-// Makes a system call of this process fail with this error.
-inline bool answer_with(unsigned action, unsigned call) {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, action),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program = {4, filter};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
+using backplane::test::answer_with;
+
 }  // namespace backplane::shm::test

@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
-#include "fabric.hpp"
 #include "group.hpp"
+#include "ranks.hpp"
 
 namespace backplane::shm::test {
 namespace {
 
-// A quick poll may miss events that are not rung again.
+// A quick poll may miss events that are not signalled again.
 TEST(Waiter, PollsFullyBeforeSleepOrTimeout) {
   Doorbell doorbell = {};
   Waiter waiter(doorbell, nullptr, WaitPolicy{20'000, 20'000});
@@ -58,11 +58,11 @@ TEST(Waiter, RanksOnOneProcessorYieldToEachOther) {
   Peers first(memory.view, 0, 2);
   Peers second(memory.view, 1, 2);
   ASSERT_TRUE(first.join() && second.join());
-  EXPECT_FALSE(first.shares_processor()) << "the other has not waited yet";
+  EXPECT_FALSE(first.shares_processor()) << "the other rank has not waited yet";
   Waiter waiter(memory.view.member(1).doorbell, &second, WaitPolicy{60'000'000'000, 1'000'000});
   LazyDeadline deadline(20'000'000'000);
   EXPECT_EQ(waiter.until(deadline, [&waiter](Poll) { return waiter.drivers() > 0; }), WaitResult::kReady)
-      << "it only polled";
+      << "it polled without yielding";
   EXPECT_TRUE(first.shares_processor());
   ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }

@@ -18,7 +18,7 @@ TEST(ProgressThread, AbortsWithItsFailure) {
   Waiter waiter(doorbell, nullptr, WaitPolicy{0, 0});
   ProgressThread progress_thread(waiter, [] { throw std::bad_alloc(); });
   progress_thread.operation_started();
-  EXPECT_TRUE(backplane::test::eventually([&waiter] { return waiter.aborted(); })) << "nothing was said";
+  EXPECT_TRUE(backplane::test::eventually([&waiter] { return waiter.aborted(); })) << "the group was not aborted";
   EXPECT_EQ(backplane::test::status_of<sdk::Failure>([&waiter] { waiter.check(); }), BP_RESOURCE);
 }
 

@@ -18,15 +18,15 @@ namespace backplane::shm::test {
 namespace {
 
 // Repeats an all_reduce until rank 2 is killed in one of them.
-std::string outlive_rank_2(const Place& place, int rank, const std::string& backend) {
+std::string outlive_rank_2(const JobDirectory& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
     backplane::Memory<int> shared = group.allocate<int>(1'000'000);
     std::fill(shared.begin(), shared.end(), 0);
-    if (!shared.native()) return "no memory of its own";
+    if (!shared.native()) return "no shared memory";
     for (int round = 0;; ++round) {
       if (rank == 2 && round == 20) {
-        std::thread([] { raise(SIGKILL); }).detach();  // while later ones are in progress
+        std::thread([] { raise(SIGKILL); }).detach();  // during a later all_reduce
       }
       group.all_reduce(shared);
     }
@@ -36,7 +36,7 @@ std::string outlive_rank_2(const Place& place, int rank, const std::string& back
 }
 
 // Large messages around a ring, in ordinary memory.
-std::string pass_around(const Place& place, int rank, const std::string& backend) {
+std::string pass_around(const JobDirectory& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
     for (int round = 0; round < 16; ++round) {
@@ -54,8 +54,8 @@ std::string pass_around(const Place& place, int rank, const std::string& backend
   }
 }
 
-// The same until rank 2 is killed.
-std::string pass_around_without_rank_2(const Place& place, int rank, const std::string& backend) {
+// The same, until rank 2 is killed.
+std::string pass_around_without_rank_2(const JobDirectory& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
     const std::vector<int> out(3'000'000, rank);
@@ -72,7 +72,7 @@ std::string pass_around_without_rank_2(const Place& place, int rank, const std::
 }
 
 // Gathers ordinary buffers until rank 2 is killed.
-std::string gather_without_rank_2(const Place& place, int rank, const std::string& backend) {
+std::string gather_without_rank_2(const JobDirectory& place, int rank, const std::string& backend) {
   try {
     backplane::ProcessGroup group = join(place, rank, backend);
     const std::vector<int> in(1'000'000, rank);
@@ -109,14 +109,14 @@ bool leaves_nothing() {
 }
 
 TEST(ShmSegment, OneHost) {
-  const Place place;
+  const JobDirectory place;
   EXPECT_EQ(run(place, [](int) { return true; }), std::vector<std::string>(3, "right"));
   EXPECT_TRUE(leaves_nothing());
 }
 
 // Process ids differ between the namespaces, so they attach through /dev/shm.
 TEST(ShmSegment, SeparatePidNamespaces) {
-  const Place place;
+  const JobDirectory place;
   const auto value = run(place, [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; });
   if (value.empty()) GTEST_SKIP() << "no permission for a pid namespace";
   for (const std::string& each : value) EXPECT_EQ(each, "right");
@@ -124,7 +124,7 @@ TEST(ShmSegment, SeparatePidNamespaces) {
 }
 
 TEST(ShmSegment, OtherHost) {
-  const Place place;
+  const JobDirectory place;
   const auto value = run(place, [&place](int rank) { return rank != 2 || move_to_another_host(place); });
   if (value.empty()) GTEST_SKIP() << "no permission for a mount namespace";
   for (const std::string& each : value) {
@@ -133,8 +133,8 @@ TEST(ShmSegment, OtherHost) {
 }
 
 // A rank that shares neither process ids nor /dev/shm cannot join and reports why.
-TEST(ShmSegment, NothingInCommon) {
-  const Place place;
+TEST(ShmSegment, NoSharedNamespace) {
+  const JobDirectory place;
   const auto value = run(place, [](int rank) {
     return rank != 2 || (unshare(CLONE_NEWPID | CLONE_NEWNS) == 0 &&
                          mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
@@ -145,8 +145,8 @@ TEST(ShmSegment, NothingInCommon) {
   EXPECT_TRUE(leaves_nothing());
 }
 
-TEST(ShmSegment, KilledRankLeavesNothingBehind) {
-  const Place place;
+TEST(ShmSegment, KilledRankLeavesNoFiles) {
+  const JobDirectory place;
   const auto value = run(
       place, [](int) { return true; }, "shm", outlive_rank_2);
   for (size_t rank = 0; rank < 2; ++rank) {
@@ -160,7 +160,7 @@ TEST(ShmSegment, KilledRankLeavesNothingBehind) {
 // Without room for heaps on rank 0, all ranks use ordinary memory.
 TEST(ShmSegment, LimitsFallBackToOrdinaryMemory) {
   for (const auto limited : {RLIMIT_FSIZE, RLIMIT_AS}) {
-    const Place place;
+    const JobDirectory place;
     const auto prepare = [limited](int) {
       const rlimit enough = {UINT64_C(4) << 30, UINT64_C(4) << 30};
       return setrlimit(limited, &enough) == 0;
@@ -171,7 +171,7 @@ TEST(ShmSegment, LimitsFallBackToOrdinaryMemory) {
 
 // If one rank cannot map heaps, no rank has them.
 TEST(ShmSegment, LimitsOfOneRankApplyToAll) {
-  const Place place;
+  const JobDirectory place;
   const auto prepare = [](int rank) {
     const rlimit enough = {UINT64_C(4) << 30, UINT64_C(4) << 30};
     return rank != 1 || setrlimit(RLIMIT_AS, &enough) == 0;
@@ -183,26 +183,26 @@ TEST(ShmSegment, LimitsOfOneRankApplyToAll) {
 class SmallSharedMemory {
  public:
   explicit SmallSharedMemory(const char* size)
-      : is_there_(unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-                  mount("none", "/dev/shm", "tmpfs", 0, size) == 0) {}
+      : is_mounted_(unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                    mount("none", "/dev/shm", "tmpfs", 0, size) == 0) {}
   ~SmallSharedMemory() {
-    if (is_there_) umount("/dev/shm");
+    if (is_mounted_) umount("/dev/shm");
   }
   SmallSharedMemory(const SmallSharedMemory&) = delete;
   SmallSharedMemory& operator=(const SmallSharedMemory&) = delete;
 
-  bool is_there() const { return is_there_; }
+  bool is_mounted() const { return is_mounted_; }
 
  private:
-  const bool is_there_;
+  const bool is_mounted_;
 };
 
 // An error on all ranks and no signal, whether memory runs out at the first page, for rank 0, or for later ranks.
 TEST(ShmSegment, NoMemoryLeft) {
   for (const char* const size : {"size=4k", "size=64k", "size=800k"}) {
     const SmallSharedMemory small(size);
-    if (!small.is_there()) GTEST_SKIP() << "no permission for a mount namespace";
-    const Place place;
+    if (!small.is_mounted()) GTEST_SKIP() << "no permission for a mount namespace";
+    const JobDirectory place;
     const auto value = run(place, [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; });
     if (value.empty()) GTEST_SKIP() << "no permission for a pid namespace";
     for (const std::string& each : value) EXPECT_NE(each.find("no memory for"), std::string::npos) << size << each;
@@ -223,7 +223,7 @@ TEST(ShmSegment, LargeMessages) {
   };
   for (const char* const backend : {"shm", "shm?cma=on", "shm?cma=off"}) {
     for (const auto& prepare : hosts) {
-      const Place place;
+      const JobDirectory place;
       for (const std::string& value : run(place, prepare, backend, pass_around)) EXPECT_EQ(value, "right") << backend;
     }
   }
@@ -233,10 +233,10 @@ TEST(ShmSegment, LargeMessages) {
 // Rank 1 is killed.
 TEST(ShmSegment, LargeMessagesWithCmaOn) {
   const auto fragile = [](int rank) { return rank != 1 || answer_reads_with(SECCOMP_RET_KILL_PROCESS); };
-  const Place on;
+  const JobDirectory on;
   const auto value = run(on, fragile, "shm?cma=on", pass_around);
   if (value.empty()) GTEST_SKIP() << "no permission for a filter of system calls";
-  const Place off;
+  const JobDirectory off;
   EXPECT_EQ(run(off, fragile, "shm?cma=off", pass_around), std::vector<std::string>(3, "right"));
   EXPECT_EQ(value[1], "");
   EXPECT_NE(value[0].find("rank 1"), std::string::npos) << value[0];
@@ -245,7 +245,7 @@ TEST(ShmSegment, LargeMessagesWithCmaOn) {
 TEST(ShmSegment, RankKilledWhileItIsReadIsLost) {
   for (const auto part : {pass_around_without_rank_2, gather_without_rank_2}) {
     for (const char* const backend : {"shm?cma=on", "shm?cma=off"}) {
-      const Place place;
+      const JobDirectory place;
       const auto value = run(
           place, [](int) { return true; }, backend, part);
       for (size_t rank = 0; rank < 2; ++rank) {

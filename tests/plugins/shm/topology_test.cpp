@@ -64,7 +64,7 @@ TEST(Topology, SeveralLocalitiesAreUnknown) {
   EXPECT_EQ(large.locality_of(processors({0, 4})), (Locality{1, 1, 0}));
   EXPECT_EQ(large.locality_of(processors({4, 8})), (Locality{1, 0, 0}));
   EXPECT_EQ(large.locality_of(processors({8, 16})), Locality{});
-  EXPECT_EQ(large.locality_of(processors({0, 32})), Locality{});  // there is no such processor
+  EXPECT_EQ(large.locality_of(processors({0, 32})), Locality{});  // there is no processor 32
   EXPECT_EQ(large.locality_of(Processors{}), Locality{});
 }
 
@@ -103,18 +103,18 @@ TEST(ReadingOrder, ReachesAllAndSpreadsTheLoad) {
   for (uint32_t caches = 1; caches <= 4; ++caches) {
     std::vector<Locality> localities;
     for (uint32_t rank = 0; rank < 12; ++rank) localities.push_back({1, rank % caches / 2 + 1, rank % caches + 1});
-    for (size_t place = 0; place < 11; ++place) {
+    for (size_t position = 0; position < 11; ++position) {
       std::vector<int> readers(12);
       for (int32_t rank = 0; rank < 12; ++rank) {
         Order order = reading_order(rank, localities);
-        ++readers[static_cast<size_t>(order[place])];
+        ++readers[static_cast<size_t>(order[position])];
         order.push_back(rank);
         std::sort(order.begin(), order.end());
         Order all(12);
         std::iota(all.begin(), all.end(), 0);
         ASSERT_EQ(order, all);
       }
-      EXPECT_LE(*std::max_element(readers.begin(), readers.end()), 3) << caches << " caches, place " << place;
+      EXPECT_LE(*std::max_element(readers.begin(), readers.end()), 3) << caches << " caches, position " << position;
     }
   }
 }

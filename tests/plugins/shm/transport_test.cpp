@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport.hpp"
 
-#include "fabric.hpp"
+#include "ranks.hpp"
 
 namespace backplane::shm::test {
 namespace {
@@ -82,7 +82,7 @@ bool put_data(Pair& pair, uint64_t size) {
   return pair.out.put_piece(Kind::kData, 1, 1, bytes.data(), size);
 }
 
-// A lock held by this thread, for which another thread waits.
+// A lock that this thread holds and another thread waits for.
 class Request {
  public:
   Request() {
@@ -155,7 +155,7 @@ void expect_end(const SpinLock& lock, uint64_t max_message_bytes, uint64_t most_
     }
     reading.end();
     EXPECT_EQ(reading.next(arrival), Inbox::Peek::kNone);
-    EXPECT_EQ(pair.in.peek(arrival), Inbox::Peek::kMessage) << "the sender is not kept from sending";
+    EXPECT_EQ(pair.in.peek(arrival), Inbox::Peek::kMessage) << "the sender cannot send";
   }
 }
 
@@ -166,8 +166,8 @@ TEST(ReadBatch, EndsEarlyIfTheLockIsContended) {
   expect_end(expected.lock, kRingSize, kHeads);
 }
 
-// The sender of those has rung already and will not ring again.
-TEST(ReadBatch, ReadsAllThatWasThereAtItsBegin) {
+// The sender has already rung for these messages and will not ring again.
+TEST(ReadBatch, ReadsAllThatWasSentBeforeItsBegin) {
   const Request expected;
   Pair pair;
   pair.out.open();

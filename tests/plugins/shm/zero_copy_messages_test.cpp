@@ -12,7 +12,7 @@ class ZeroCopyMessages : public testing::TestWithParam<bool> {
   void SetUp() override {
     if (GetParam() && !may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
   }
-  // Ranks with memory of that kind.
+  // Ranks with memory of the parameter's kind.
   struct Ranks {
     explicit Ranks(int32_t count) : memory(count), shared(count) {}
     Rank make(int32_t rank) const {
@@ -165,8 +165,8 @@ TEST_P(ZeroCopyMessages, PossiblyRevokedMessagesAreSent) {
   EXPECT_GT(written(channel.data.data(), kRingSize), 0U);
 }
 
-// An exposure that is void when a receive takes it is not read.
-TEST_P(ZeroCopyMessages, VoidExposuresAreNotRead) {
+// An exposure that was revoked before the receive is not read.
+TEST_P(ZeroCopyMessages, RevokedExposuresAreNotRead) {
   constexpr uint64_t kCount = 100'000;
   const Ranks ranks(2);
   Rank receiver = ranks.make(0);
@@ -226,7 +226,7 @@ TEST_P(ZeroCopyMessages, CancelledReceivesLoseNothing) {
       }
       std::vector<uint32_t> in(kCount);
       for (int64_t policy = 100'000; !received(rank, in, policy); policy *= 2) {
-        ASSERT_LT(policy, Rank::kLong) << "the message was lost with a receive that gave up";
+        ASSERT_LT(policy, Rank::kLong) << "the message was lost with the cancelled receive";
         std::fill(in.begin(), in.end(), 0U);
       }
       ASSERT_TRUE(std::all_of(in.begin(), in.end(), [round](uint32_t each) { return each == round; }));
@@ -340,12 +340,12 @@ TEST(ZeroCopy, FailedReadsWakeSleepers) {
     honest.messages.poll(Poll::kFull);
     return memory.view.channel(1, 0).heads[2].sequence.load() == 3;
   };
-  EXPECT_TRUE(eventually(all_are_answered)) << "what could not be read was not asked for";
+  EXPECT_TRUE(eventually(all_are_answered)) << "an unreadable message was not requested";
   EXPECT_TRUE(eventually([&sleeper] { return sleeper.rings() >= 2; })) << "before the second, and before the third";
   for (const auto& each : receiving) each->cancel();
 }
 
-// The way changes while messages are in flight.
+// Messages change between reading and staging while they are in flight.
 TEST(ZeroCopy, MessagesArriveDuringTheTrial) {
   run_ranks(
       Memory(2), 2, WaitPolicy{20'000, 200'000},

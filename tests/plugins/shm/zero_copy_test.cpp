@@ -168,7 +168,7 @@ TEST(ZeroCopy, RejectsDifferentCounts) {
     LazyDeadline deadline(Rank::kLong);
     try {
       rank.collectives.run(op, deadline);
-      ADD_FAILURE() << "rank " << rank.id << " did not hear of it";
+      ADD_FAILURE() << "rank " << rank.id << " did not detect the difference";
     } catch (const sdk::Failure& why) {
       EXPECT_EQ(why.peer_rank(), 1 - rank.id) << why.what();
       if (rank.id == 0) return;

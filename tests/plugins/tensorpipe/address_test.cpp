@@ -32,13 +32,7 @@ TEST(TensorPipeAddressTest, MustBelongToThisHost) {
   EXPECT_NE(refusal("example.invalid").find("is not an IPv4 or IPv6 address"), std::string::npos);
   EXPECT_NE(refusal("0.0.0.0").find("every interface"), std::string::npos);
   EXPECT_NE(refusal("::").find("every interface"), std::string::npos);
-  EXPECT_NE(refusal("192.0.2.1").find("address=192.0.2.1: cannot listen there"), std::string::npos);
-}
-
-TEST(TensorPipeAddressTest, DetectsLoopback) {
-  EXPECT_TRUE(is_loopback("uv://127.0.0.1:4"));
-  EXPECT_TRUE(is_loopback("uv://[::1]:4"));
-  EXPECT_FALSE(is_loopback("uv://10.0.0.1:4"));
+  EXPECT_NE(refusal("192.0.2.1").find("the address 192.0.2.1: cannot listen there"), std::string::npos);
 }
 
 TEST(TensorPipeAddressTest, DetectsUnreachableAddresses) {

@@ -59,7 +59,7 @@ TEST(TensorPipeEndpointTest, NamesWorkersOfOtherVersions) {
   EXPECT_TRUE(format_endpoint(endpoint("b", "h", "", "shm://b")).starts_with(format_endpoint(other)));
   try {
     require_same_version(mine, old, 1);
-    ADD_FAILURE() << "they are taken for the same";
+    ADD_FAILURE() << "different versions are accepted";
   } catch (const sdk::Failure& failure) {
     EXPECT_EQ(failure.status(), BP_UNSUPPORTED);
     EXPECT_EQ(failure.peer_rank(), 1);
@@ -80,10 +80,11 @@ TEST(TensorPipeEndpointTest, SelectsSharedMemoryOnOneHost) {
 
 TEST(TensorPipeEndpointTest, ExplainsUnreachableWorkers) {
   const Endpoint a = endpoint("a", "h", "uv://127.0.0.1:1", "shm://a");
-  EXPECT_NE(refusal(a, endpoint("b", "i", "uv://10.0.0.2:2", "")).find("but a listens on a loopback address"),
+  EXPECT_NE(refusal(a, endpoint("b", "i", "uv://10.0.0.2:2", ""))
+                .find("worker b listens on 10.0.0.2 and worker a on 127.0.0.1, but they are on different hosts"),
             std::string::npos);
-  EXPECT_NE(refusal(endpoint("a", "h", "uv://10.0.0.1:1", ""), endpoint("b", "i", "uv://127.0.0.1:2", ""))
-                .find("but b listens on a loopback address"),
+  EXPECT_NE(refusal(endpoint("a", "h", "uv://[fd77::1]:1", ""), endpoint("b", "i", "uv://[::1]:2", ""))
+                .find("worker b listens on ::1 and worker a on fd77::1, but they are on different hosts"),
             std::string::npos);
   EXPECT_NE(refusal(endpoint("a", "h", "uv://127.0.0.1:1", ""), endpoint("b", "h", "", "shm://b"))
                 .find("no transport in common: uv here, shm there"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Express connections: what may overtake what, and what happens when they break.
+// Express connections: order of messages, and broken connections.
 #include <tensorpipe/tensorpipe.h>
 #include <tensorpipe/transport/connection.h>
 #include <tensorpipe/transport/context.h>
@@ -21,13 +21,13 @@ using namespace tensorpipe;  // NOLINT: tests its internals
 
 const core::KeyValues kOverShm = {{"transports", "shm"}};
 
-Endpoint card_of(const Sides& sides, int32_t rank) {
+Endpoint endpoint_of(const TestAgents& sides, int32_t rank) {
   return parse_endpoint(sides.store->get(endpoint_key(rank), soon()), rank);
 }
 
 // Sends pairs of a large and a small message until the small one overtakes. Returns the number of messages; 0: it never
 // does.
-size_t count_until_small_overtakes(const Sides& sides) {
+size_t count_until_small_overtakes(const TestAgents& sides) {
   constexpr uint64_t kLarge = 64 << 20;
   for (size_t sent = 2; sent <= 200; sent += 2) {
     EXPECT_EQ(sides.zero->send(1, 1, kLarge), BP_OK);
@@ -39,12 +39,12 @@ size_t count_until_small_overtakes(const Sides& sides) {
 }
 
 TEST(TensorPipeExpressTest, SmallOvertakesLarge) {
-  EXPECT_GT(count_until_small_overtakes(Sides(agent(), kOverShm)), 0U);
+  EXPECT_GT(count_until_small_overtakes(TestAgents(agent(), kOverShm)), 0U);
 }
 
 // Nothing is sent on the pipe after the express connection has opened.
 TEST(TensorPipeExpressTest, ABreakIsReportedOnceOnEachSide) {
-  Sides sides(agent(), kOverShm);
+  TestAgents sides(agent(), kOverShm);
   ASSERT_EQ(sides.zero->send(1, 1, 0), BP_OK);  // opens the pipe and uses it
   ASSERT_TRUE(sides.one->has_received(1));
   size_t sent = 1;
@@ -53,8 +53,8 @@ TEST(TensorPipeExpressTest, ABreakIsReportedOnceOnEachSide) {
     ASSERT_TRUE(sides.one->has_received(sent + 1));
   }
   EXPECT_EQ(cut_express(sides.store->get(endpoint_key(1), soon())), 1);
-  EXPECT_TRUE(sides.zero->hears_of_the_loss_of(1));
-  EXPECT_TRUE(sides.one->hears_of_the_loss_of(0));
+  EXPECT_TRUE(sides.zero->reports_loss_of(1));
+  EXPECT_TRUE(sides.one->reports_loss_of(0));
   // On a new pipe, whose number is reported as lost when it ends.
   for (int i = 0; i < 100; ++i) {
     ASSERT_EQ(sides.zero->send(1, 1, 1), BP_OK);
@@ -68,7 +68,7 @@ TEST(TensorPipeExpressTest, ABreakIsReportedOnceOnEachSide) {
 TEST(TensorPipeExpressTest, GoodbyesOvertakeNothing) {
   constexpr size_t kRounds = 300;
   constexpr size_t kMany = 50;
-  Sides sides(agent(), kOverShm);
+  TestAgents sides(agent(), kOverShm);
   std::vector<uint64_t> expected;
   for (size_t round = 0; round < kRounds; ++round) {
     for (size_t i = 0; i < kMany; ++i) sides.zero->send(1, 1, 1);
@@ -81,10 +81,10 @@ TEST(TensorPipeExpressTest, GoodbyesOvertakeNothing) {
   EXPECT_TRUE(sides.one->received_sizes() == expected);
 }
 
-TEST(TensorPipeExpressTest, FallsBackToThePipeIfNobodyListens) {
-  Sides sides(agent(), kOverShm);
-  Endpoint endpoint = card_of(sides, 1);
-  endpoint.express = "backplane-nobody-listens-here";
+TEST(TensorPipeExpressTest, FallsBackToThePipeWithoutListener) {
+  TestAgents sides(agent(), kOverShm);
+  Endpoint endpoint = endpoint_of(sides, 1);
+  endpoint.express = "backplane-no-listener";
   sides.store->set(endpoint_key(1), format_endpoint(endpoint), soon());
   for (uint64_t id = 1; id <= 1000; ++id) {
     ASSERT_EQ(sides.zero->send(1, id, 1), BP_OK);
@@ -94,8 +94,8 @@ TEST(TensorPipeExpressTest, FallsBackToThePipeIfNobodyListens) {
 }
 
 TEST(TensorPipeExpressTest, FallsBackToThePipeIfNotOffered) {
-  Sides sides(agent(), kOverShm);
-  Endpoint endpoint = card_of(sides, 1);
+  TestAgents sides(agent(), kOverShm);
+  Endpoint endpoint = endpoint_of(sides, 1);
   endpoint.express.clear();
   sides.store->set(endpoint_key(1), format_endpoint(endpoint), soon());
   for (uint64_t id = 1; id <= 100; ++id) ASSERT_EQ(sides.zero->send(1, id, 1), BP_OK);
@@ -152,8 +152,8 @@ class DeferredGoodbyeTest : public ::testing::Test {
     EXPECT_EQ(sides_.one->received_payloads(), std::vector<uint64_t>({6, 1}));
   }
 
-  Sides sides_{agent(), kOverShm};
-  const Forger forger_{card_of(sides_, 1)};
+  TestAgents sides_{agent(), kOverShm};
+  const Forger forger_{endpoint_of(sides_, 1)};
   const std::shared_ptr<::tensorpipe::Pipe> pipe_ = forger_.pipe();
   const std::shared_ptr<::tensorpipe::transport::Connection> express_ = forger_.express();
 };
@@ -168,13 +168,13 @@ TEST_F(DeferredGoodbyeTest, EndsWithTheExpressConnection) {
   express_->close();
   EXPECT_TRUE(sides_.one->has_received(3));
   EXPECT_EQ(sides_.one->received_payloads(), std::vector<uint64_t>({6, 1, 0}));
-  EXPECT_TRUE(sides_.one->hears_of_the_loss_of(0));
+  EXPECT_TRUE(sides_.one->reports_loss_of(0));
 }
 
 TEST_F(DeferredGoodbyeTest, EndsWithItsPipe) {
   pipe_->close();
   EXPECT_TRUE(sides_.one->has_received(3));
-  EXPECT_TRUE(sides_.one->hears_of_the_loss_of(0));
+  EXPECT_TRUE(sides_.one->reports_loss_of(0));
 }
 
 TEST_F(DeferredGoodbyeTest, EndsWithTheNextConnection) {
@@ -187,7 +187,7 @@ TEST_F(DeferredGoodbyeTest, EndsWithTheNextConnection) {
 // The loss of a pipe and its express connection is reported once, whichever ends first.
 TEST_F(DeferredGoodbyeTest, LossIsReportedOnce) {
   express_->close();
-  EXPECT_TRUE(sides_.one->hears_of_the_loss_of(0));
+  EXPECT_TRUE(sides_.one->reports_loss_of(0));
   EXPECT_TRUE(sides_.one->has_received(3));
   std::promise<bool> ended;
   pipe_->readDescriptor([&](const ::tensorpipe::Error&, const ::tensorpipe::Descriptor&) {  // the goodbye's receipt
@@ -209,9 +209,9 @@ TEST_F(DeferredGoodbyeTest, LossIsReportedOnce) {
 }
 
 TEST(TensorPipeExpressTest, MalformedMessageEndsOnlyItsConnection) {
-  Sides sides(agent(), kOverShm);
-  ScopedLog log;
-  const Forger forger(card_of(sides, 1));
+  TestAgents sides(agent(), kOverShm);
+  const ScopedLog log;  // of refusals
+  const Forger forger(endpoint_of(sides, 1));
   const auto ends = [&forger](std::string bytes) {
     const auto express = forger.express();
     std::promise<bool> ended;
@@ -227,10 +227,10 @@ TEST(TensorPipeExpressTest, MalformedMessageEndsOnlyItsConnection) {
   EXPECT_TRUE(ends(other_token));
   EXPECT_EQ(sides.one->losses_of(0), 0U);                   // the sender is not authenticated
   EXPECT_TRUE(ends(forger.message("x", {0, 0}).metadata));  // must be sent on a pipe
-  EXPECT_TRUE(sides.one->hears_of_the_loss_of(0, 1));
+  EXPECT_TRUE(sides.one->reports_loss_of(0, 1));
+  EXPECT_NE(sides.one->loss_of(0).find("it must be sent on a pipe"), std::string::npos) << sides.one->loss_of(0);
   EXPECT_TRUE(ends(forger.message("", {2, 1}).metadata));
-  EXPECT_TRUE(sides.one->hears_of_the_loss_of(0, 2));
-  EXPECT_NE(log.text().find("a message of rank 0 was refused: it must be sent on a pipe"), std::string::npos);
+  EXPECT_TRUE(sides.one->reports_loss_of(0, 2));
   ASSERT_EQ(sides.zero->send(1, 1, 1), BP_OK);
   EXPECT_TRUE(sides.one->has_received(1));
 }

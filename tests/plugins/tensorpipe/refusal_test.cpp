@@ -21,13 +21,13 @@ using namespace tensorpipe;  // NOLINT: tests its internals
 const core::KeyValues kOverUv = {{"transports", "uv"}};
 
 TEST(TensorPipeRefusalTest, TooLargeMessageEndsThePipeAndIsReported) {
-  Sides sides(agent(), {}, 50000);
+  TestAgents sides(agent(), {}, 50000);
   ASSERT_EQ(sides.zero->send(1, 1, 1000), BP_OK);
   EXPECT_TRUE(sides.one->has_received(1));
   ASSERT_EQ(sides.zero->send(1, 2, 100000), BP_OK);
-  EXPECT_TRUE(sides.zero->hears_of_the_loss_of(1));  // calls to it fail
-  EXPECT_TRUE(sides.one->hears_of_the_loss_of(0));   // replies that were on the pipe are lost
-  ASSERT_EQ(sides.zero->send(1, 3, 1000), BP_OK);    // on a new pipe
+  EXPECT_TRUE(sides.zero->reports_loss_of(1));     // calls to it fail
+  EXPECT_TRUE(sides.one->reports_loss_of(0));      // replies that were on the pipe are lost
+  ASSERT_EQ(sides.zero->send(1, 3, 1000), BP_OK);  // on a new pipe
   EXPECT_TRUE(sides.one->has_received(2));
 }
 
@@ -82,7 +82,7 @@ TEST(TensorPipeRefusalTest, MalformedMessageEndsOnlyItsPipe) {
   constexpr size_t kBuffers = kFrom + 4;
   constexpr size_t kHas = kBuffers + 8;  // 1: inline payload, 2: devices
   constexpr size_t kSizes = kHas + 4 + sizeof(ExpressPosition);
-  Sides sides(agent(), kOverUv);
+  TestAgents sides(agent(), kOverUv);
   const auto endpoint = [&sides] {  // the URL may have changed
     return parse_endpoint(sides.store->get("worker/1", core::Deadline::after(INT64_C(20'000'000'000))), 1);
   };
@@ -96,9 +96,9 @@ TEST(TensorPipeRefusalTest, MalformedMessageEndsOnlyItsPipe) {
     Forgery forgery(endpoint());
     unauthenticated[i](&forgery);
     EXPECT_TRUE(ends_the_pipe(endpoint(), std::move(forgery.bytes))) << i;
-    EXPECT_EQ(refusals_in(log.text()), i + 1);  // including this one
-    EXPECT_EQ(sides.one->losses_of(0), 0U);     // the sender is not authenticated
+    EXPECT_EQ(sides.one->losses_of(0), 0U);  // the sender is not authenticated
   }
+  EXPECT_GE(refusals_in(log.text()), 1U);  // at most one a second is logged
   ASSERT_EQ(sides.zero->send(1, 1, 1000), BP_OK);
   EXPECT_TRUE(sides.one->has_received(1));
   const std::vector<std::function<void(Forgery*)>> authenticated = {
@@ -119,7 +119,7 @@ TEST(TensorPipeRefusalTest, MalformedMessageEndsOnlyItsPipe) {
     authenticated[i](&forgery);
     EXPECT_TRUE(ends_the_pipe(endpoint(), std::move(forgery.bytes))) << i;
     // The message was rejected, not the connection.
-    EXPECT_TRUE(sides.one->hears_of_the_loss_of(0, i + 1)) << i;
+    EXPECT_TRUE(sides.one->reports_loss_of(0, i + 1)) << i;
     EXPECT_EQ(sides.one->losses_of(0), i + 1);
   }
   ASSERT_EQ(sides.zero->send(1, 2, 1000), BP_OK);
@@ -130,7 +130,7 @@ TEST(TensorPipeRefusalTest, MalformedMessageEndsOnlyItsPipe) {
 TEST(TensorPipeRefusalTest, UnmappedDeviceEndsThePipe) {
   const core::KeyValues mapped = {{"transports", "uv"}, {"device_maps", "test:0=1"}};  // all workers are called test
   for (const bool is_mapped : {false, true}) {
-    Sides sides(agent(), is_mapped ? mapped : kOverUv);
+    TestAgents sides(agent(), is_mapped ? mapped : kOverUv);
     const auto endpoint = [&sides] {
       return parse_endpoint(sides.store->get("worker/1", core::Deadline::after(INT64_C(20'000'000'000))), 1);
     };
@@ -139,7 +139,7 @@ TEST(TensorPipeRefusalTest, UnmappedDeviceEndsThePipe) {
       if (is_mapped && device == 1) continue;
       Forgery forgery(endpoint(), device);
       EXPECT_TRUE(ends_the_pipe(endpoint(), std::move(forgery.bytes))) << device;
-      EXPECT_TRUE(sides.one->hears_of_the_loss_of(0, ++losses)) << device;
+      EXPECT_TRUE(sides.one->reports_loss_of(0, ++losses)) << device;
       const std::string words =
           "no device map allows CUDA device " + std::to_string(device) + " of this worker for its sender";
       EXPECT_NE(sides.one->loss_of(0).find(words), std::string::npos) << sides.one->loss_of(0);

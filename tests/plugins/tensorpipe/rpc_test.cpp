@@ -3,8 +3,8 @@
 // The agent alone, over a store that fails or stalls.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,8 +13,10 @@
 #include <future>
 #include <numeric>
 
+#include "backplane/base/descriptor.hpp"
 #include "endpoint.hpp"
 #include "plugins/tensorpipe/support.hpp"
+#include "support/descriptor_limit.hpp"
 #include "support/eventually.hpp"
 
 namespace backplane::test {
@@ -36,7 +38,7 @@ class UnreliableStore final : public core::Store {
   void watch(std::function<void(std::string_view key)> watch) { watch_ = std::move(watch); }
 
   void set(std::string_view key, std::string_view value, Deadline deadline) override {
-    if (refused_ > 0 && refused_-- > 0) throw core::Error(BP_TIMEOUT, "the store hesitates");
+    if (refused_ > 0 && refused_-- > 0) throw core::Error(BP_TIMEOUT, "the store does not answer");
     inner_->set(key, value, deadline);
   }
   std::string get(std::string_view key, Deadline deadline) override {
@@ -73,20 +75,20 @@ class UnreliableStore final : public core::Store {
   std::atomic<bool> asked_ = false;
 };
 
-// Connects to the worker with this endpoint and closes during the handshake.
-void connect_and_close(const std::string& endpoint) {
+// Connects to the port of the worker with this endpoint.
+base::Descriptor dial(const std::string& endpoint) {
   const size_t colon = endpoint.find(':', endpoint.find("uv://") + 5);
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(std::stoi(endpoint.substr(colon + 1))));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  EXPECT_EQ(::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  ::close(socket);
+  base::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  return socket;
 }
 
 TEST(TensorPipeAgentTest, SendDoesNotWaitForTheStore) {
-  Sides sides(agent(), {});
+  TestAgents sides(agent(), {});
   const std::string endpoint = sides.store->get("worker/1", soon());
   sides.store->remove("worker/1", soon());
   ASSERT_EQ(sides.zero->send(1, 1, 100000), BP_OK);  // while its endpoint is missing
@@ -96,7 +98,7 @@ TEST(TensorPipeAgentTest, SendDoesNotWaitForTheStore) {
 
 // A goodbye ends the worker's pipes and memory, so it must not overtake.
 TEST(TensorPipeAgentTest, GoodbyesOvertakeNothing) {
-  Sides sides(agent(), {});
+  TestAgents sides(agent(), {});
   sides.zero->send(1, 1, 0);
   ASSERT_TRUE(sides.one->has_received(1));  // the pipe is open
   for (int i = 0; i < 3; ++i) {
@@ -113,7 +115,7 @@ class TensorPipeBacklogTest : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Over, TensorPipeBacklogTest, ::testing::Values("uv", "shm"),
                          [](const auto& info) { return std::string(info.param); });
 TEST_P(TensorPipeBacklogTest, KeepsOrderWhileConnecting) {
-  Sides sides(agent(), {{"transports", GetParam()}});
+  TestAgents sides(agent(), {{"transports", GetParam()}});
   const std::string endpoint = sides.store->get("worker/1", soon());
   sides.store->remove("worker/1", soon());
   std::vector<uint64_t> sizes;
@@ -144,7 +146,7 @@ TEST(TensorPipeAgentTest, NamesAWorkerOfAnotherVersion) {
   store->set("worker/1", tensorpipe::format_endpoint(old), soon());
   std::string text;
   try {
-    Side(agent(), store, 0);
+    TestAgent(agent(), store, 0);
   } catch (const std::runtime_error& e) {
     text = e.what();
   }
@@ -161,11 +163,11 @@ TEST(TensorPipeAgentTest, WritingABacklogDoesNotBlockOthers) {
   std::vector<uint64_t> written;  // by that thread, which also connects
   size_t written_when_2_came = 0;
   const auto store = std::make_shared<UnreliableStore>(core::make_inproc_store());
-  std::array<std::unique_ptr<Side>, 3> sides;
+  std::array<std::unique_ptr<TestAgent>, 3> sides;
   std::vector<std::thread> starting;
   for (int32_t rank = 0; rank < 3; ++rank) {
     starting.emplace_back([&sides, &store, rank] {
-      sides[static_cast<size_t>(rank)] = std::make_unique<Side>(agent(), store, Place(rank, 3));
+      sides[static_cast<size_t>(rank)] = std::make_unique<TestAgent>(agent(), store, RankInWorld(rank, 3));
     });
   }
   for (std::thread& each : starting) each.join();
@@ -193,9 +195,9 @@ TEST(TensorPipeAgentTest, WritingABacklogDoesNotBlockOthers) {
 
 TEST(TensorPipeAgentTest, AbortDoesNotWaitForTheStore) {
   const auto store = std::make_shared<UnreliableStore>(core::make_inproc_store());
-  std::unique_ptr<Side> one;
-  std::thread other([&] { one = std::make_unique<Side>(agent(), store, 1); });
-  auto zero = std::make_unique<Side>(agent(), store, 0);
+  std::unique_ptr<TestAgent> one;
+  std::thread other([&] { one = std::make_unique<TestAgent>(agent(), store, 1); });
+  auto zero = std::make_unique<TestAgent>(agent(), store, 0);
   other.join();
   const std::string endpoint = store->get("worker/1", soon());
   store->remove("worker/1", soon());
@@ -211,16 +213,32 @@ TEST(TensorPipeAgentTest, AbortDoesNotWaitForTheStore) {
   if (!has_ended) store->set("worker/1", endpoint, soon());  // lets the test end
 }
 
+// A quarter of the descriptors may be idle, which is less than these connections.
+TEST(TensorPipeAgentTest, ClosesIdleConnections) {
+  const DescriptorLimit limit(256);
+  TestAgents sides(agent(), {{"transports", "uv"}});
+  const std::string endpoint = sides.store->get("worker/1", soon());
+  std::vector<base::Descriptor> idle;
+  for (int i = 0; i < 70; ++i) idle.push_back(dial(endpoint));
+  for (const base::Descriptor& client : idle) {
+    pollfd closed = {client.get(), POLLIN, 0};
+    ASSERT_EQ(::poll(&closed, 1, 60'000), 1) << "idle connections stay open";
+  }
+  EXPECT_TRUE(eventually([&] { return sides.store->get("worker/1", soon()) != endpoint; }));
+  ASSERT_EQ(sides.zero->send(1, 1, 100000), BP_OK);
+  EXPECT_TRUE(sides.one->has_received(1));
+}
+
 TEST(TensorPipeAgentTest, ListensAgainAfterAStoreError) {
   const core::KeyValues options = {{"transports", "uv"}};
   const auto store = std::make_shared<UnreliableStore>(core::make_inproc_store());
-  std::unique_ptr<Side> one;
-  std::thread other([&] { one = std::make_unique<Side>(agent(), store, 1, options); });
-  Side zero(agent(), store, 0, options);
+  std::unique_ptr<TestAgent> one;
+  std::thread other([&] { one = std::make_unique<TestAgent>(agent(), store, 1, options); });
+  TestAgent zero(agent(), store, 0, options);
   other.join();
   const std::string express_position = store->get("worker/1", soon());
   store->refuse(1);
-  connect_and_close(express_position);
+  dial(express_position);  // and close during the handshake
   const Deadline limit = soon();
   while (store->get("worker/1", limit) == express_position && !limit.passed()) std::this_thread::yield();
   EXPECT_FALSE(limit.passed()) << "it does not listen again";

@@ -35,7 +35,7 @@ TEST_F(TensorPipeStagingTest, KeepsTheOrderOfMessages) {
   constexpr uint64_t kExpress = 1000;
   const Array large = array_of(3 << 20);
   const Array small = array_of(10);
-  Sides sides(agent(), kMapped);
+  TestAgents sides(agent(), kMapped);
   for (int i = 0; i < 5; ++i) {
     sides.zero->send(1, 1, buffer_of(large));
     sides.zero->send(1, 2, 20000);
@@ -61,17 +61,17 @@ TEST_F(TensorPipeStagingTest, KeepsTheOrderOfMessages) {
     }
   }
   EXPECT_EQ(along_the_pipe, sizes);
-  EXPECT_TRUE(sides.zero->comes_to_hold(0));
+  EXPECT_TRUE(sides.zero->holds_messages(0));
 }
 
 TEST_F(TensorPipeStagingTest, DoesNotBlockOtherWorkers) {
   const Array array = array_of(1000);
   const auto store = core::make_inproc_store();
-  std::array<std::unique_ptr<Side>, 3> sides;
+  std::array<std::unique_ptr<TestAgent>, 3> sides;
   std::vector<std::thread> starting;
   for (int32_t rank = 0; rank < 3; ++rank) {
     starting.emplace_back([&sides, &store, rank] {
-      sides[static_cast<size_t>(rank)] = std::make_unique<Side>(agent(), store, Place(rank, 3), kMapped);
+      sides[static_cast<size_t>(rank)] = std::make_unique<TestAgent>(agent(), store, RankInWorld(rank, 3), kMapped);
     });
   }
   for (std::thread& each : starting) each.join();
@@ -90,19 +90,19 @@ TEST_F(TensorPipeStagingTest, DoesNotBlockOtherWorkers) {
 
 TEST_F(TensorPipeStagingTest, AbortReleasesCopiesInProgress) {
   const Array array = array_of(1000);
-  Sides sides(agent(), kMapped);
+  TestAgents sides(agent(), kMapped);
   cuda_double_hold(1);
   for (uint64_t id = 1; id <= 10; ++id) ASSERT_EQ(sides.zero->send(1, id, buffer_of(array)), BP_OK);
   EXPECT_EQ(cuda_double_holds_one(), 1);
   std::thread aborting([&sides] { sides.zero->abort(); });
   cuda_double_hold(0);
   aborting.join();
-  EXPECT_TRUE(sides.zero->comes_to_hold(0));
+  EXPECT_TRUE(sides.zero->holds_messages(0));
 }
 
 TEST_F(TensorPipeStagingTest, OutOfMemoryDeliversWithoutBuffers) {
   const Array array = array_of(1000);
-  Sides sides(agent(), kMapped);
+  TestAgents sides(agent(), kMapped);
   cuda_double_fail("cuMemAlloc_v2", 1, 2, 0);
   ASSERT_EQ(sides.zero->send(1, 1, buffer_of(array)), BP_OK);
   EXPECT_EQ(

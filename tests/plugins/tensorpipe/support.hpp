@@ -3,7 +3,7 @@
 // The plugin's backend, loaded from its file, and the time limit of waits.
 #pragma once
 
-#include "rpc/sides.hpp"
+#include "rpc/test_agent.hpp"
 #include "store/store.hpp"
 #include "support/agents.hpp"
 

@@ -49,15 +49,15 @@ class Process {
     if (write(input_, "\n", 1) != 1) throw std::runtime_error("write");
   }
   ~Process() {
-    kill_it();
+    kill_now();
     if (input_ >= 0) close(input_);
   }
-  void kill_it() {
+  void kill_now() {
     if (pid_ > 0) kill(pid_, SIGKILL);
     if (pid_ > 0) waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
-  void let_it_leave() {
+  void leave() {
     close(std::exchange(input_, -1));
     waitpid(std::exchange(pid_, -1), nullptr, 0);
   }
@@ -72,14 +72,14 @@ TEST(ZmqFaults, AKilledProcessIsNamed) {
   Rank rank(host, 0, 2);
   Process process(host);
   ASSERT_EQ(rank.recv(1, 1, 6).status, BP_OK);
-  // A receive that waits when it happens, a large send in the middle of its rendezvous, and whatever comes later.
+  // A receive that waits, a large send amid its rendezvous, and later operations.
   const Bytes large = pattern(4 << 20, 1);
   Bytes target(6);
   bp_work* const receiving = rank.start(Rank::make_recv(1, 1, target));
   bp_work* const sending = rank.start(Rank::make_send(1, 1, large));
   EXPECT_EQ(rank.finish(receiving, 0), BP_AGAIN);
   const auto start = Clock::now();
-  process.kill_it();
+  process.kill_now();
   bp_error err;
   bp_error_init(&err);
   EXPECT_EQ(rank.finish(receiving, 20 * kSecond, &err), BP_PEER_LOST);
@@ -87,24 +87,24 @@ TEST(ZmqFaults, AKilledProcessIsNamed) {
   EXPECT_NE(std::string(err.text).find("rank 1 is lost"), std::string::npos) << err.text;
   EXPECT_EQ(rank.finish(sending), BP_PEER_LOST);
   EXPECT_EQ(rank.recv(1, 2, 6).status, BP_PEER_LOST);
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(2));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(15));  // no operation waited for its timeout
 }
 
-TEST(ZmqFaults, ANobodyOnThePortIsNamed) {
+TEST(ZmqFaults, APeerThatDoesNotAnswerIsNamed) {
   MemoryHost host;
   Rank rank(host, 0, 2);
   Process process(host);
-  process.kill_it();
+  process.kill_now();
   const Received received = rank.recv(1, 7, 6);
   EXPECT_EQ(received.status, BP_PEER_LOST);
   EXPECT_EQ(received.peer_rank, 1);
 }
 
-TEST(ZmqFaults, ADepartureFailsOnlyWhatNeedsThatRank) {
+TEST(ZmqFaults, ADepartureFailsOnlyOperationsWithThatRank) {
   MemoryHost host;
   auto departed = std::make_unique<std::promise<void>>();
-  std::future<void> gone = departed->get_future();
-  on_ranks(3, [&host, &departed, &gone](int32_t number) {
+  std::future<void> departure = departed->get_future();
+  on_ranks(3, [&host, &departed, &departure](int32_t number) {
     auto rank = std::make_unique<Rank>(host, number, 3);
     if (number == 2) {
       EXPECT_EQ(rank->recv(0, 3, 0).status, BP_OK);
@@ -113,13 +113,13 @@ TEST(ZmqFaults, ADepartureFailsOnlyWhatNeedsThatRank) {
       departed->set_value();
     } else if (number == 0) {
       EXPECT_EQ(rank->send(2, 3, {}), BP_OK);
-      gone.wait();
+      departure.wait();
       const Received received = rank->recv(2, 2, 10);
       EXPECT_EQ(received.status, BP_PEER_LOST);
       EXPECT_EQ(received.peer_rank, 2);
       EXPECT_NE(received.text.find("rank 2 has left the group"), std::string::npos) << received.text;
       EXPECT_EQ(rank->send(2, 2, pattern(10, 1)), BP_PEER_LOST);
-      EXPECT_EQ(rank->recv(2, 1, 100).bytes, pattern(100, 1));  // what it had sent is still here
+      EXPECT_EQ(rank->recv(2, 1, 100).bytes, pattern(100, 1));  // it had sent this before
       EXPECT_EQ(rank->send(1, 2, pattern(10, 1)), BP_OK);
     } else {
       EXPECT_EQ(rank->recv(0, 2, 10).bytes, pattern(10, 1));
@@ -131,13 +131,13 @@ TEST(ZmqFaults, AProcessThatLeavesHasDeliveredItsMessages) {
   MemoryHost host;
   Rank rank(host, 0, 2);
   Process process(host);
-  process.let_it_leave();
+  process.leave();
   EXPECT_EQ(rank.recv(1, 1, 6).status, BP_OK);
   EXPECT_EQ(rank.recv(1, 1, 6).status, BP_PEER_LOST);
   EXPECT_EQ(rank.recv(BP_ANY_SOURCE, 1, 6).status, BP_PEER_LOST);
 }
 
-TEST(ZmqFaults, AbortUnblocksEverything) {
+TEST(ZmqFaults, AbortEndsAllOperations) {
   MemoryHost host;
   Rank rank(host, 0, 2);
   Rank other(host, 1, 2);
@@ -153,16 +153,16 @@ TEST(ZmqFaults, AbortUnblocksEverything) {
   auto from_any =
       std::async(std::launch::async, [&rank] { return rank.recv(BP_ANY_SOURCE, 5, 10, BP_OP_SYNC, BP_NO_TIMEOUT); });
   entered.get_future().wait();
-  rank.abort(BP_PEER_LOST, "rank 1 died of thirst", 1);
+  rank.abort(BP_PEER_LOST, "rank 1 ran out of power", 1);
   const Received ended = blocked.get();
   EXPECT_EQ(ended.status, BP_PEER_LOST);
   EXPECT_EQ(ended.peer_rank, 1);
-  EXPECT_NE(ended.text.find("died of thirst"), std::string::npos) << ended.text;
+  EXPECT_NE(ended.text.find("ran out of power"), std::string::npos) << ended.text;
   EXPECT_EQ(from_any.get().status, BP_PEER_LOST);
   EXPECT_EQ(rank.finish(receiving), BP_PEER_LOST);
   EXPECT_EQ(rank.finish(sending), BP_PEER_LOST);
   EXPECT_EQ(rank.send(1, 1, pattern(1, 1)), BP_PEER_LOST);
-  EXPECT_NE(rank.error().find("died of thirst"), std::string::npos);
+  EXPECT_NE(rank.error().find("ran out of power"), std::string::npos);
   rank.abort(BP_INTERNAL, "a second time");
   EXPECT_EQ(rank.send(1, 1, pattern(1, 1)), BP_PEER_LOST);
 }
@@ -182,7 +182,7 @@ TEST(ZmqFaults, PeersLearnWhyARankAborted) {
   EXPECT_EQ(std::string(err.text), "rank 1 has left the group: nothing came");
 }
 
-// A rank aborts while pieces of its buffer are in libzmq's hands and the receiver has stopped: the buffer comes back.
+// A rank aborts while libzmq has pieces of its buffer and the receiver has stopped: the buffer is returned.
 TEST(ZmqFaults, AbortInTheMiddleOfALargeMessage) {
   MemoryHost host;
   Rank rank(host, 0, 2);
@@ -195,7 +195,7 @@ TEST(ZmqFaults, AbortInTheMiddleOfALargeMessage) {
   large.reset();
 }
 
-// A port at which nobody ever answers, said to be rank 1's.
+// A port that accepts connections and never answers, published as that of rank 1.
 class SilentPeer {
  public:
   explicit SilentPeer(MemoryHost& host) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -206,7 +206,7 @@ class SilentPeer {
     EXPECT_EQ(::bind(fd_, reinterpret_cast<const sockaddr*>(&address), size), 0);
     EXPECT_EQ(::listen(fd_, 8), 0);
     EXPECT_EQ(::getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    const std::string key = word(stored(host, "zmq/0"), 2);  // in secure groups any will do
+    const std::string key = word(stored(host, "zmq/0"), 2);  // in secure groups any key is accepted
     const std::string endpoint = "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port)) + " - " + key;
     const bp_host& table = *host.table();
     table.store_set(table.ctx, "zmq/1", endpoint.data(), endpoint.size(), nullptr);
@@ -219,21 +219,21 @@ class SilentPeer {
   const int fd_;
 };
 
-// All of it is in libzmq's hands, and nothing is left to do but wait: the abort must reach whoever does that.
-TEST(ZmqFaults, AbortEndsTheWaitForALentBuffer) {
+// libzmq has the whole message, and a thread waits for the buffer: abort must wake that thread.
+TEST(ZmqFaults, AbortEndsTheWaitForABorrowedBuffer) {
   MemoryHost host;
   Rank rank(host, 0, 2);
   const SilentPeer peer(host);
   auto blocked = std::async(std::launch::async,
                             [&rank] { return rank.send(1, 1, pattern(300'000, 1), BP_OP_SYNC, 30 * kSecond); });
-  EXPECT_EQ(blocked.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);  // it is under way
+  EXPECT_EQ(blocked.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);  // libzmq has it
   rank.abort(BP_CANCELLED, "enough");
   EXPECT_EQ(blocked.wait_for(std::chrono::seconds(10)), std::future_status::ready) << "it waits for its own deadline";
   EXPECT_EQ(blocked.get(), BP_CANCELLED);
 }
 
-// Messages that were never sent use up nothing of what may be sent unasked.
-TEST(ZmqFaults, CancelledSendsCostNoCredit) {
+// Messages that were never sent do not use up the window.
+TEST(ZmqFaults, CancelledSendsReturnTheirWindow) {
   MemoryHost host;
   Rank rank(host, 0, 2);
   for (int i = 0; i < 20; ++i) {
@@ -241,11 +241,11 @@ TEST(ZmqFaults, CancelledSendsCostNoCredit) {
     EXPECT_EQ(rank.send(1, 1, pattern(60'000, 1), BP_OP_SYNC, kSecond / 1000), BP_TIMEOUT);
   }
   Rank other(host, 1, 2);
-  EXPECT_EQ(rank.send(1, 1, pattern(1 << 20, 2)), BP_OK);  // nobody receives yet
+  EXPECT_EQ(rank.send(1, 1, pattern(1 << 20, 2)), BP_OK);  // before its receive
   EXPECT_EQ(other.recv(0, 1, 1 << 20).bytes, pattern(1 << 20, 2));
 }
 
-TEST(ZmqFaults, WaitsReturnWhenTheirTimeIsOver) {
+TEST(ZmqFaults, WaitsTimeOut) {
   MemoryHost host;
   Rank rank(host, 0, 2);
   Rank other(host, 1, 2);
@@ -256,20 +256,20 @@ TEST(ZmqFaults, WaitsReturnWhenTheirTimeIsOver) {
   EXPECT_EQ(rank.send(1, 1, pattern(4 << 20, 1), BP_OP_SYNC, kSecond / 10), BP_TIMEOUT);
   EXPECT_EQ(rank.recv(1, 1, 10, BP_OP_SYNC, 0).status, BP_TIMEOUT);
   EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(200));
-  // Neither left anything behind: the group goes on.
+  // The group is still usable.
   EXPECT_EQ(other.send(0, 1, pattern(10, 2)), BP_OK);
   EXPECT_EQ(rank.recv(1, 1, 10).bytes, pattern(10, 2));
   EXPECT_EQ(rank.send(1, 1, pattern(10, 3)), BP_OK);
   EXPECT_EQ(other.recv(0, 1, 4 << 20).size, 10u);
 }
 
-TEST(ZmqFaults, CancelledOperationsEndAndOthersGoOn) {
+TEST(ZmqFaults, CancelledOperationsEndAndOthersContinue) {
   MemoryHost host;
   Rank rank(host, 0, 2);
   Rank other(host, 1, 2);
   Bytes target(10);
   EXPECT_EQ(rank.recv(1, 1, 10, 0, 0).status, BP_CANCELLED);            // a posted receive
-  EXPECT_EQ(rank.send(1, 1, pattern(4 << 20, 1), 0, 0), BP_CANCELLED);  // a send that nobody has answered
+  EXPECT_EQ(rank.send(1, 1, pattern(4 << 20, 1), 0, 0), BP_CANCELLED);  // a send without a receive
   EXPECT_EQ(rank.send(0, 1, pattern(4 << 20, 1), 0, 0), BP_CANCELLED);  // the same to itself
   EXPECT_EQ(rank.send(1, 1, pattern(2 << 20, 2), 0, kSecond / 100), BP_CANCELLED);
   bp_work* const sending = rank.start(Rank::make_send(1, 1, target));
@@ -278,7 +278,7 @@ TEST(ZmqFaults, CancelledOperationsEndAndOthersGoOn) {
 }
 
 // Small enough to be sent at once, too large to be copied.
-TEST(ZmqFaults, ASendToARankThatHasNotComeCanBeCancelled) {
+TEST(ZmqFaults, ASendToARankThatHasNotJoinedCanBeCancelled) {
   MemoryHost host;
   Rank rank(host, 0, 2);
   EXPECT_EQ(rank.send(1, 1, pattern(100000, 1), 0, 0), BP_CANCELLED);

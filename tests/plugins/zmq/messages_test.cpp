@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What arrives is what was sent, in order, whatever the sizes and the way.
+// Messages of all sizes and kinds arrive unchanged and in order.
 #include "plugins/zmq/support.hpp"
 
 namespace backplane::test {
@@ -30,7 +30,7 @@ TEST_P(ZmqWorld, RingOfAllSizes) {
   });
 }
 
-TEST_P(ZmqWorld, AnySourceHearsEverybody) {
+TEST_P(ZmqWorld, AnySourceReceivesFromAllRanks) {
   const int32_t world_size = GetParam();
   in_world(world_size, [world_size](Rank& rank) {
     if (rank.rank() != 0) {
@@ -40,13 +40,13 @@ TEST_P(ZmqWorld, AnySourceHearsEverybody) {
       return;
     }
     for (const size_t size : {100000, 8}) {
-      std::vector<bool> heard(static_cast<size_t>(world_size));
+      std::vector<bool> seen(static_cast<size_t>(world_size));
       for (int32_t i = 1; i < world_size; ++i) {
         const Received received = rank.recv(BP_ANY_SOURCE, size, size);
         ASSERT_EQ(received.status, BP_OK) << received.text;
         EXPECT_EQ(received.bytes, pattern(size, static_cast<uint32_t>(received.source)));
-        EXPECT_FALSE(heard[static_cast<size_t>(received.source)]);
-        heard[static_cast<size_t>(received.source)] = true;
+        EXPECT_FALSE(seen[static_cast<size_t>(received.source)]);
+        seen[static_cast<size_t>(received.source)] = true;
       }
     }
   });
@@ -54,7 +54,7 @@ TEST_P(ZmqWorld, AnySourceHearsEverybody) {
 
 TEST(ZmqMessages, OrderHoldsWithinPeerAndTagAcrossSizes) {
   in_world(2, [](Rank& rank) {
-    // Eager messages and those that wait for their receive take turns.
+    // Eager and announced messages alternate.
     constexpr uint32_t kCount = 60;
     const auto size = [](uint32_t i) -> size_t { return i % 3 == 0 ? 100000 + i : i; };
     if (rank.rank() == 0) {
@@ -112,7 +112,7 @@ TEST(ZmqMessages, ToSelf) {
   });
 }
 
-TEST(ZmqMessages, TooLongIsTheReceiversErrorAndTheNextOneWorks) {
+TEST(ZmqMessages, AMessageTooLongFailsItsReceiveAndTheNextOneArrives) {
   in_world(2, [](Rank& rank) {
     for (const size_t size : {1000, 500000, 5000000}) {
       if (rank.rank() == 0) {
@@ -130,7 +130,7 @@ TEST(ZmqMessages, TooLongIsTheReceiversErrorAndTheNextOneWorks) {
   });
 }
 
-// The receiver's goodbye may overtake libzmq's word that the sender's buffer is free.
+// The receiver's goodbye may arrive before libzmq releases the sender's buffer.
 TEST(ZmqMessages, AReceivedMessageIsSentEvenIfTheReceiverLeavesAtOnce) {
   for (int round = 0; round < 30; ++round) {
     in_world(2, [](Rank& rank) {
@@ -157,7 +157,7 @@ TEST(ZmqMessages, BothDirectionsLargeAtOnce) {
   });
 }
 
-// More pieces than libzmq's queues hold: none is dropped and nobody blocks.
+// More pieces than libzmq's queues hold: none is dropped and no thread blocks.
 TEST(ZmqMessages, SmallQueuesInLibzmqDropNothing) {
   in_world(2,
            [](Rank& rank) {
@@ -182,13 +182,13 @@ TEST(ZmqMessages, FloodOfUnexpectedSmallOnes) {
       for (uint32_t i = 0; i < kCount; ++i) ASSERT_EQ(rank.send(1, i % 7, pattern(24, i)), BP_OK) << rank.error();
       EXPECT_EQ(rank.send(1, 1000, {}), BP_OK);
     } else {
-      EXPECT_EQ(rank.recv(0, 1000, 0).status, BP_OK);  // all of them are here now
+      EXPECT_EQ(rank.recv(0, 1000, 0).status, BP_OK);  // all of them have arrived
       for (uint32_t i = 0; i < kCount; ++i) ASSERT_EQ(rank.recv(0, i % 7, 24).bytes, pattern(24, i));
     }
   });
 }
 
-// They stay with the sender until they are received.
+// Large messages stay with the sender until they are received.
 TEST(ZmqMessages, FloodOfUnexpectedLargeOnes) {
   in_world(2, [](Rank& rank) {
     constexpr uint32_t kCount = 20;
@@ -210,8 +210,8 @@ TEST(ZmqMessages, FloodOfUnexpectedLargeOnes) {
   });
 }
 
-// Beyond the window small messages wait for their receives, too.
-TEST(ZmqMessages, TheWindowBoundsWhatPilesUp) {
+// Beyond the window, small messages stay with their sender.
+TEST(ZmqMessages, TheWindowBoundsUnreceivedMessages) {
   in_world(2,
            [](Rank& rank) {
              const size_t size = 4096;
@@ -225,7 +225,7 @@ TEST(ZmqMessages, TheWindowBoundsWhatPilesUp) {
                EXPECT_EQ(rank.send(1, 9, {}), BP_OK);
                for (bp_work* work : works) EXPECT_EQ(rank.finish(work), BP_OK);
              } else {
-               EXPECT_EQ(rank.recv(0, 9, 0).status, BP_OK);  // it has looked
+               EXPECT_EQ(rank.recv(0, 9, 0).status, BP_OK);  // the test of works.back() is over
                for (const Bytes& message : messages) ASSERT_EQ(rank.recv(0, 0, size).bytes, message);
              }
            },
@@ -234,8 +234,8 @@ TEST(ZmqMessages, TheWindowBoundsWhatPilesUp) {
 
 TEST(ZmqMessages, ManyThreadsPerRank) {
   in_world(2, [](Rank& rank) {
-    on_ranks(4, [&rank](int32_t lane) {
-      const auto tag = static_cast<uint64_t>(lane);
+    on_ranks(4, [&rank](int32_t thread) {
+      const auto tag = static_cast<uint64_t>(thread);
       for (uint32_t i = 0; i < 200; ++i) {
         const size_t size = i % 20 == 0 ? 80000 : 16;
         if (rank.rank() == 0) {

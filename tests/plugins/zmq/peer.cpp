@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rank 1 of 2 in a process of its own, for tests that kill it: zmq_peer <plugin> <token> <entry of rank 0>. Prints
-// its own entry (endpoints and, if secure, its public key), reads a line, sends rank 0 a message with tag 1, and waits
-// to be killed, or for the end of its input: then it leaves.
+// its own entry (endpoints and, if secure, its public key), reads a line, sends rank 0 a message with tag 1, and leaves
+// at the end of its input, unless it is killed before.
 #include <cstdio>
 #include <iostream>
 
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   uint64_t size = 0;
   table.store_get(table.ctx, "zmq/1", own, sizeof own, &size, 0, nullptr);
   std::cout << std::string(own, size) << std::endl;
-  while (std::getchar() != '\n') continue;  // now rank 0 knows the key
+  while (std::getchar() != '\n') continue;  // rank 0 has the key now
   char payload[] = "alive";
   bp_op op = make_op(BP_SEND);
   op.peer = 0;

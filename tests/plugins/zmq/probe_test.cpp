@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Receives of any tag, messages that are probed, and notices: what the matching and the protocol of zmq have of their
-// own for them.
+// Receives of any tag, probed messages and notices of ends over zmq.
 #include <atomic>
 
 #include "plugins/zmq/support.hpp"
@@ -11,13 +10,13 @@ namespace backplane::test {
 namespace {
 
 constexpr size_t kSmall = 100;
-constexpr size_t kLarge = 3 << 20;  // waits at its sender
+constexpr size_t kLarge = 3 << 20;  // announced: stays with its sender
 
-// Two ranks that this thread moves: each has a thread of its own, too.
+// Two ranks of this thread.
 class ZmqProbe : public testing::Test {
  protected:
   static bp_op recv_of(bp_message* message, Bytes& bytes, bp_result* result = nullptr) {
-    bp_op op = Rank::make_recv(-7, 12345, bytes, result);  // which do not count
+    bp_op op = Rank::make_recv(-7, 12345, bytes, result);  // ignored
     op.message = message;
     return op;
   }
@@ -39,14 +38,14 @@ class ZmqProbe : public testing::Test {
   int32_t end_of(const bp_op& op) {
     try {
       const int32_t status = there_.finish(there_.start(op));
-      EXPECT_NE(status, BP_AGAIN) << "it does not end";
+      EXPECT_NE(status, BP_AGAIN) << "it has not ended";
       return status;
-    } catch (const std::runtime_error& e) {  // submit said so
+    } catch (const std::runtime_error& e) {  // from submit
       submit_failure_ = e.what();
       return -1;
     }
   }
-  // What rank 0 sent before is with rank 1, too.
+  // Returns once rank 1 has received everything that rank 0 has sent.
   void settle() {
     EXPECT_EQ(here_.send(1, UINT64_C(1) << 63, {}), BP_OK);
     EXPECT_EQ(there_.recv(0, UINT64_C(1) << 63, 0).status, BP_OK);
@@ -59,7 +58,7 @@ class ZmqProbe : public testing::Test {
   std::string submit_failure_;
 };
 
-TEST_F(ZmqProbe, AnyTagTakesTheOldestOfAllTagsOfUsers) {
+TEST_F(ZmqProbe, AnyTagTakesTheOldestOfAllUserTags) {
   const std::vector<uint64_t> tags = {7, 3, 7, 4000000000, 3, 1};
   const Bytes large = pattern(kLarge, 2);
   bp_work* waiting = nullptr;
@@ -82,7 +81,7 @@ TEST_F(ZmqProbe, AnyTagTakesTheOldestOfAllTagsOfUsers) {
   EXPECT_EQ(here_.finish(waiting), BP_OK);
 }
 
-TEST_F(ZmqProbe, OfReceivesWithAndWithoutATagTheOldestGetsTheMessage) {
+TEST_F(ZmqProbe, TheOldestReceiveWithOrWithoutATagGetsTheMessage) {
   Bytes bytes[3] = {Bytes(kSmall), Bytes(kSmall), Bytes(kSmall)};
   bp_result results[3];
   for (bp_result& each : results) each = {sizeof(bp_result), -2, 0, 0};
@@ -100,7 +99,7 @@ TEST_F(ZmqProbe, OfReceivesWithAndWithoutATagTheOldestGetsTheMessage) {
   }
 }
 
-TEST_F(ZmqProbe, AProbedMessageIsReceivedAndTheNextGoesToOthers) {
+TEST_F(ZmqProbe, AProbedMessageIsReceivedAndTheNextIsNotHeld) {
   bp_message* none = nullptr;
   EXPECT_EQ(try_probe(0, 5, &none), BP_AGAIN);
   for (const size_t size : {size_t{0}, kSmall, kLarge}) {
@@ -121,7 +120,7 @@ TEST_F(ZmqProbe, AProbedMessageIsReceivedAndTheNextGoesToOthers) {
   }
 }
 
-TEST_F(ZmqProbe, ADroppedMessageIsDoneForItsSender) {
+TEST_F(ZmqProbe, DroppingAMessageEndsItsSend) {
   const Bytes large = pattern(kLarge, 1);
   for (Rank* const from : {&here_, &there_}) {  // another rank, and itself
     bp_work* const sending = from->start(Rank::make_send(1, 5, large));
@@ -132,8 +131,8 @@ TEST_F(ZmqProbe, ADroppedMessageIsDoneForItsSender) {
   }
 }
 
-// More than the window lets wait there, so that it must have been given back.
-TEST_F(ZmqProbe, DroppedMessagesMakeRoomForOthers) {
+// More bytes than the window.
+TEST_F(ZmqProbe, DroppedMessagesReturnTheirWindow) {
   const Bytes bytes = pattern(60000, 1);
   for (int i = 0; i < 300; ++i) {
     bp_work* const sending = here_.start(Rank::make_send(1, 5, bytes));
@@ -144,10 +143,10 @@ TEST_F(ZmqProbe, DroppedMessagesMakeRoomForOthers) {
     bp_work* const sending = here_.start(Rank::make_send(1, 5, bytes));
     drop(probe(0, 5));
     return here_.finish(sending) == BP_OK && sending == nullptr;
-  })) << "it does not leave unasked";
+  })) << "it is not eager";
 }
 
-TEST_F(ZmqProbe, WhatItsSenderCancelsWhileItIsHeldCannotBeReceived) {
+TEST_F(ZmqProbe, AHeldMessageThatItsSenderCancelsCannotBeReceived) {
   const Bytes large = pattern(kLarge, 1);
   for (const bool is_settled : {true, false}) {
     for (Rank* const from : {&here_, &there_}) {
@@ -159,12 +158,13 @@ TEST_F(ZmqProbe, WhatItsSenderCancelsWhileItIsHeldCannotBeReceived) {
       if (is_settled) settle();
       Bytes bytes(kLarge);
       EXPECT_NE(end_of(recv_of(message, bytes)), BP_OK);
-      EXPECT_EQ(there_.recv(0, 5, kSmall).bytes, pattern(kSmall, 3)) << "nobody else has taken it";
+      EXPECT_EQ(there_.recv(0, 5, kSmall).bytes, pattern(kSmall, 3))
+          << "the cancelled message has not taken its receive";
     }
   }
 }
 
-TEST_F(ZmqProbe, OfARankThatIsGoneWhatHasArrivedIsReceived) {
+TEST_F(ZmqProbe, ArrivedMessagesOfALostRankAreReceived) {
   const Bytes large = pattern(kLarge, 1);
   EXPECT_EQ(here_.send(1, 1, pattern(kSmall, 1)), BP_OK);
   bp_work* const sending = here_.start(Rank::make_send(1, 2, large));
@@ -172,17 +172,17 @@ TEST_F(ZmqProbe, OfARankThatIsGoneWhatHasArrivedIsReceived) {
   bp_message* const promised = probe(0, 2);
   here_.abort(BP_RESOURCE, "its memory is full");
   EXPECT_EQ(here_.finish(sending), BP_RESOURCE);
-  EXPECT_NE(there_.recv(0, 9, 1).status, BP_OK) << "it is seen to be gone";
+  EXPECT_NE(there_.recv(0, 9, 1).status, BP_OK) << "the rank is not lost";
   Bytes bytes(kLarge);
   EXPECT_NE(end_of(recv_of(promised, bytes)), BP_OK);
   EXPECT_NE(submit_failure_.find("rank 0 "), std::string::npos) << submit_failure_;
   EXPECT_EQ(end_of(recv_of(whole, bytes)), BP_OK);
   bp_message* none = nullptr;
-  EXPECT_NE(try_probe(0, 1, &none), BP_AGAIN) << "as a recv";
-  EXPECT_NE(try_probe(BP_ANY_SOURCE, 1, &none), BP_AGAIN) << "nobody is left";
+  EXPECT_NE(try_probe(0, 1, &none), BP_AGAIN) << "must fail like a recv";
+  EXPECT_NE(try_probe(BP_ANY_SOURCE, 1, &none), BP_AGAIN) << "no rank is left";
 }
 
-TEST_F(ZmqProbe, AnAbortEndsWhatIsHeld) {
+TEST_F(ZmqProbe, AnAbortEndsHeldMessages) {
   const Bytes large = pattern(kLarge, 1);
   EXPECT_EQ(here_.send(1, 1, pattern(kSmall, 1)), BP_OK);
   bp_work* const sending = there_.start(Rank::make_send(1, 2, large));
@@ -197,7 +197,7 @@ TEST_F(ZmqProbe, AnAbortEndsWhatIsHeld) {
   EXPECT_EQ(try_probe(0, 1, &none), BP_TIMEOUT);
 }
 
-TEST_F(ZmqProbe, WorksTellOfTheirEndOnce) {
+TEST_F(ZmqProbe, WorksNotifyOfTheirEndOnce) {
   const auto* const notify =
       static_cast<const bp_notify_api*>(there_.agent().api().extension(there_.agent().self(), BP_EXT_NOTIFY));
   ASSERT_NE(notify, nullptr);
@@ -216,7 +216,7 @@ TEST_F(ZmqProbe, WorksTellOfTheirEndOnce) {
   EXPECT_EQ(here_.send(1, 2, pattern(kSmall, 1)), BP_OK);
   settle();
   EXPECT_EQ(notify->on_end(notify->ctx, small, count, &told_late, nullptr), BP_OK);
-  EXPECT_EQ(told_late, 1) << "it was over";
+  EXPECT_EQ(told_late, 1) << "it had ended";
   EXPECT_EQ(there_.finish(small), BP_OK);
   there_.abort(BP_TIMEOUT, "over");
   EXPECT_EQ(told_of_abort, 1);

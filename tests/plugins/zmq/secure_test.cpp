@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the job has a secret, nobody but the group's ranks gets a word in.
+// In a job with a secret only ranks of the group are accepted.
 #include "backplane/sdk/messenger.hpp"
-#include "plugins/zmq/stranger.hpp"
+#include "plugins/zmq/raw_client.hpp"
 #include "plugins/zmq/support.hpp"
 #include "plugins/zmq/wire_copy.hpp"
 #include "support/eventually.hpp"
@@ -15,20 +15,9 @@ class ZmqSecure : public testing::Test {
   void SetUp() override { exchange(); }
   void TearDown() override { exchange(); }
 
-  void exchange() {
-    for (const size_t size : {0, 10, 200000}) {
-      const Bytes bytes = pattern(size, round_);
-      bp_work* const sending = zero_.start(Rank::make_send(1, 1, bytes));
-      EXPECT_EQ(one_.recv(0, 1, size).bytes, bytes);
-      EXPECT_EQ(zero_.finish(sending), BP_OK);
-      bp_work* const answering = one_.start(Rank::make_send(0, 1, bytes));
-      EXPECT_EQ(zero_.recv(BP_ANY_SOURCE, 1, size).bytes, bytes);
-      EXPECT_EQ(one_.finish(answering), BP_OK);
-    }
-    ++round_;
-  }
+  void exchange() { exchange_messages(zero_, one_, round_++); }
 
-  // Where a rank listens, and its public key.
+  // The parts of a rank's entry in the store.
   std::string endpoint(int rank) { return word(entry(rank), 0); }
   std::string local_endpoint(int rank) { return word(entry(rank), 1); }
   std::string public_key(int rank) { return word(entry(rank), 2); }
@@ -40,7 +29,7 @@ class ZmqSecure : public testing::Test {
   uint32_t round_ = 0;
 };
 
-TEST_F(ZmqSecure, PublicKeysStandInTheStore) {
+TEST_F(ZmqSecure, PublicKeysAreInTheStore) {
   for (const int rank : {0, 1}) {
     EXPECT_EQ(public_key(rank).size(), 40U) << entry(rank);
     EXPECT_EQ(stored(host_, "zmq/key/" + public_key(rank)), std::to_string(rank));
@@ -48,60 +37,60 @@ TEST_F(ZmqSecure, PublicKeysStandInTheStore) {
   EXPECT_NE(public_key(0), public_key(1));
 }
 
-TEST_F(ZmqSecure, AStrangerWithoutAKey) {
+TEST_F(ZmqSecure, AClientWithoutAKeyIsRefused) {
   WireHeader hello;
   hello.token = std::stoull(stored(host_, "zmq/token"));
   for (const std::string& where : {endpoint(0), local_endpoint(0)}) {
-    Stranger stranger(where, "", nullptr);
-    stranger.say(hello.text());
-    EXPECT_FALSE(stranger.let_in()) << where;
+    RawClient client(where, "", nullptr);
+    client.send({hello.text()});
+    EXPECT_FALSE(client.is_accepted()) << where;
   }
-  EXPECT_EQ(host_.logged().find("dropped"), std::string::npos) << "somebody read what a stranger said";
+  EXPECT_EQ(host_.logged().find("dropped"), std::string::npos) << "the message of a refused client was read";
 }
 
-TEST_F(ZmqSecure, AStrangerWhoKnowsTheRanksKey) {
+TEST_F(ZmqSecure, AClientWithAnUnknownKeyIsRefused) {
   WireHeader hello;
   hello.token = std::stoull(stored(host_, "zmq/token"));
   const Keys keys;
   for (const std::string& where : {endpoint(0), local_endpoint(0)}) {
-    Stranger stranger(where, public_key(0), &keys);
-    stranger.say(hello.text());
-    EXPECT_FALSE(stranger.let_in()) << where;
+    RawClient client(where, public_key(0), &keys);
+    client.send({hello.text()});
+    EXPECT_FALSE(client.is_accepted()) << where;
   }
-  EXPECT_EQ(host_.logged().find("dropped"), std::string::npos) << "somebody read what a stranger said";
+  EXPECT_EQ(host_.logged().find("dropped"), std::string::npos) << "the message of a refused client was read";
 }
 
-TEST_F(ZmqSecure, AStrangerWhoGuessesTheRanksKey) {
+TEST_F(ZmqSecure, AClientWithAWrongServerKeyIsRefused) {
   const Keys keys;
   const Keys guessed;
-  Stranger stranger(endpoint(0), guessed.own, &keys);
-  stranger.say("anything");
-  EXPECT_FALSE(stranger.let_in());
+  RawClient client(endpoint(0), guessed.own, &keys);
+  client.send({"anything"});
+  EXPECT_FALSE(client.is_accepted());
 }
 
-// Rank 2, which is of the group, says that it is rank 1, which has not spoken to rank 0 in this world.
-TEST(ZmqSecureRanks, NoRankSpeaksForAnother) {
+// Rank 2 impersonates rank 1, which has not connected to rank 0.
+TEST(ZmqSecureRanks, ARankCannotImpersonateAnother) {
   MemoryHost host(true);
   Rank zero(host, 0, 3);
   const std::string entry = stored(host, "zmq/0");
   const Keys keys;
   host.table()->store_set(host.table()->ctx, (std::string("zmq/key/") + keys.own).c_str(), "2", 1, nullptr);
-  Stranger two(word(entry, 0), word(entry, 2), &keys);
+  RawClient two(word(entry, 0), word(entry, 2), &keys);
   WireHeader hello;
   hello.token = std::stoull(stored(host, "zmq/token"));
   hello.source = 1;
   hello.value = 0;
-  two.say(hello.text());
-  EXPECT_TRUE(two.let_in());
+  two.send({hello.text()});
+  EXPECT_TRUE(two.is_accepted());
   Bytes byte(1);
   bp_work* const receiving = zero.start(Rank::make_recv(BP_ANY_SOURCE, 7, byte));
-  // As itself it is heard, behind the lie.
+  // Its own messages are received.
   hello.source = 2;
-  two.say(hello.text());
+  two.send({hello.text()});
   WireHeader frame = hello;
   frame.kind = WireHeader::kFrame;
   const sdk::Messenger::Head eager = {1, 1, 7, 0, 1};  // with one byte and tag 7
-  two.say(frame.text().append(reinterpret_cast<const char*>(&eager), sizeof eager).append("!"));
+  two.send({frame.text().append(reinterpret_cast<const char*>(&eager), sizeof eager).append("!")});
   EXPECT_EQ(zero.finish(receiving), BP_OK);
   EXPECT_EQ(byte[0], '!');
   EXPECT_TRUE(eventually([&] { return host.logged().find("in the name of another rank") != std::string::npos; }))

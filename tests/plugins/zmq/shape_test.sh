@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The plugin exports one symbol, and needs nothing of Backplane's.
+# The plugin exports one symbol, does not link Backplane and has no unique symbols.
 set -eu
 exports=$(nm -D --defined-only "$1" | awk '{print $3}' | sed 's/@.*//')
 if [ "$exports" != bp_plugin_v1 ]; then

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Worlds of zmq ranks on threads of this process, and what they send each other.
+// Groups of zmq ranks on threads of this process, and their messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,8 +21,7 @@ using OptionMap = std::map<std::string, std::string>;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-// The backend under test. Durations of the schema stand there as users write them; the core would hand over
-// nanoseconds.
+// The backend under test. `normalised` replaces durations of the schema by nanoseconds, as the core does.
 inline const bp_backend& zmq_backend(const std::string& id = "zmq") { return open_backend(ZMQ_PLUGIN, id); }
 inline OptionMap normalised(OptionMap options) {
   options.try_emplace("linger", std::to_string(3 * kSecond));
@@ -31,14 +30,14 @@ inline OptionMap normalised(OptionMap options) {
   return options;
 }
 
-// Bytes that differ with their place and with `seed`.
+// Bytes that depend on their position and on `seed`.
 inline Bytes pattern(size_t size, uint32_t seed) {
   Bytes bytes(size);
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 131 + i / 251 + seed * 17);
   return bytes;
 }
 
-// What stands in the store, or will within 20 s; "" if it does not.
+// A value of the store. Waits up to 20 s for it, then returns "".
 inline std::string stored(MemoryHost& host, const std::string& key) {
   char value[256];
   uint64_t size = 0;
@@ -47,8 +46,7 @@ inline std::string stored(MemoryHost& host, const std::string& key) {
   return {value, size};
 }
 
-// Of what a rank has in the store about where it listens: word 0 is its TCP endpoint, 1 its local one, 2 its key; "-"
-// for what it does not have.
+// A word of a rank's entry in the store: 0 is its TCP endpoint, 1 its local one, 2 its key; "-" for a missing one.
 inline std::string word(const std::string& line, int index) {
   std::istringstream words(line);
   std::string found;
@@ -56,7 +54,7 @@ inline std::string word(const std::string& line, int index) {
   return found;
 }
 
-// The sentence that a rank cannot start with; "" if it starts.
+// The error with which a rank fails to start; "" if it starts.
 inline std::string start_failure(MemoryHost& host, int32_t rank, int32_t world_size, const OptionMap& options = {},
                                  int64_t timeout_ns = 20 * kSecond) {
   try {
@@ -76,7 +74,7 @@ struct Received {
   Bytes bytes;  // the whole receive buffer
 };
 
-// One rank with calls that wait.
+// One rank, with blocking calls.
 class Rank {
  public:
   Rank(MemoryHost& host, int32_t rank, int32_t world_size, const OptionMap& options = {})
@@ -131,7 +129,7 @@ class Rank {
     return op;
   }
 
-  // An operation in flight; null if it ended inside submit.
+  // An operation in flight; null if it ended within submit.
   bp_work* start(const bp_op& op) {
     bp_work* work = nullptr;
     bp_error err;
@@ -158,13 +156,26 @@ class Rank {
   std::string error_;
 };
 
-// Runs body on a thread per rank, each with a Rank of its own that is destroyed at the end.
+// Runs body on one thread per rank. The ranks are destroyed at the end.
 inline void in_world(int32_t world_size, const std::function<void(Rank&)>& body, const OptionMap& options = {}) {
   MemoryHost host;
   on_ranks(world_size, [&host, world_size, &body, &options](int32_t number) {
     Rank rank(host, number, world_size, options);
     body(rank);
   });
+}
+
+// Sends messages of several sizes from rank 0 to rank 1 and back.
+inline void exchange_messages(Rank& zero, Rank& one, uint32_t round) {
+  for (const size_t size : {0, 10, 200000}) {
+    const Bytes bytes = pattern(size, round);
+    bp_work* const sending = zero.start(Rank::make_send(1, 1, bytes));
+    EXPECT_EQ(one.recv(0, 1, size).bytes, bytes);
+    EXPECT_EQ(zero.finish(sending), BP_OK);
+    bp_work* const replying = one.start(Rank::make_send(0, 1, bytes));
+    EXPECT_EQ(zero.recv(BP_ANY_SOURCE, 1, size).bytes, bytes);
+    EXPECT_EQ(one.finish(replying), BP_OK);
+  }
 }
 
 }  // namespace backplane::test

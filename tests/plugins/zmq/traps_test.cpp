@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The defects of hfai.distributed's zmq backend, one test each: that ours has none of them.
+// Known defects of other backends over libzmq, one test each.
 #include <chrono>
 #include <set>
 
@@ -9,7 +9,7 @@
 namespace backplane::test {
 namespace {
 
-// There, 85 of 300 first broadcasts were lost because PUB does not wait for its subscribers.
+// A PUB socket does not wait for its subscribers and loses the first messages.
 TEST(ZmqTraps, PubSlowJoinerLosesNoFirstMessage) {
   for (int i = 0; i < 100; ++i) {
     in_world(3, [](Rank& rank) {
@@ -22,7 +22,7 @@ TEST(ZmqTraps, PubSlowJoinerLosesNoFirstMessage) {
   }
 }
 
-// There, a client could not receive twice in a row.
+// A REQ socket cannot receive twice in a row.
 TEST(ZmqTraps, ReqTwiceReceivesTwice) {
   in_world(2, [](Rank& rank) {
     for (uint32_t i = 0; i < 10; ++i) {
@@ -40,18 +40,18 @@ TEST(ZmqTraps, TimeoutIsNotIgnored) {
   Rank rank(host, 0, 2);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(rank.recv(1, 0, 1, BP_OP_SYNC, kSecond / 20).status, BP_TIMEOUT);
-  EXPECT_EQ(rank.send(1, 0, pattern(1, 1), BP_OP_SYNC, kSecond / 20), BP_TIMEOUT);  // rank 1 has not come
+  EXPECT_EQ(rank.send(1, 0, pattern(1, 1), BP_OP_SYNC, kSecond / 20), BP_TIMEOUT);  // rank 1 has not joined
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
-  MemoryHost nobody;
-  const std::string text = start_failure(nobody, 1, 2, {}, kSecond / 20);
-  EXPECT_NE(text.find("zmq: rank 0 has not come to the group"), std::string::npos) << text;
+  MemoryHost empty;
+  const std::string text = start_failure(empty, 1, 2, {}, kSecond / 20);
+  EXPECT_NE(text.find("rank 0 has not joined the group"), std::string::npos) << text;
 }
 
-// There, ranks that disagreed about the number of the operation killed the server's thread, and everybody hung.
+// Ranks that disagreed about the number of an operation ended the server's thread, and all ranks hung.
 TEST(ZmqTraps, SequenceMismatchKillsNoServerThread) {
   in_world(2, [](Rank& rank) {
     if (rank.rank() == 0) {
-      EXPECT_EQ(rank.send(1, 7, pattern(9, 7)), BP_OK);  // nobody ever asks for it
+      EXPECT_EQ(rank.send(1, 7, pattern(9, 7)), BP_OK);  // never received
       EXPECT_EQ(rank.recv(1, 1, 0).status, BP_OK);
       EXPECT_EQ(rank.send(1, 8, pattern(9, 8)), BP_OK);
     } else {
@@ -80,13 +80,11 @@ TEST(ZmqTraps, WildcardBindIsRefusedAndLoopbackTheDefault) {
     const std::string text = start_failure(host, 0, 1, {{"address", address}});
     EXPECT_NE(text.find("would listen on every interface"), std::string::npos) << address << ": " << text;
   }
-  for (const char* address : {"*", ""}) {
-    const std::string text = start_failure(host, 0, 1, {{"address", address}});
-    EXPECT_NE(text.find("is not an IPv4 or IPv6 address"), std::string::npos) << address << ": " << text;
-  }
+  const std::string text = start_failure(host, 0, 1, {{"address", "*"}});
+  EXPECT_NE(text.find("is not an IPv4 or IPv6 address"), std::string::npos) << text;
 }
 
-// There, pickle made objects of what came from the network, and None could not be broadcast. Here all is bytes.
+// Received bytes were unpickled, and None could not be broadcast. Here messages are bytes.
 TEST(ZmqTraps, PickleAndNoneAreBytesLikeOthers) {
   in_world(2, [](Rank& rank) {
     const std::string code = "cos\nsystem\n(S'exit 1'\ntR.";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The header of the wire format, written down a second time so that a change of it does not go unnoticed.
+// A second definition of the wire format's header, so that a change of the format fails a test.
 #pragma once
 
 #include <cstdint>

@@ -21,11 +21,11 @@ enum { kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100, kInvalidDe
 
 struct Block {
   int device;
-  std::vector<std::byte> bytes;  // what is there; the addresses lead nowhere
+  std::vector<std::byte> bytes;  // the content; addresses of device memory are not accessible
 };
 struct Stream {
   int device;
-  std::vector<std::pair<std::byte*, std::pair<const void*, size_t>>> copies;  // not yet made
+  std::vector<std::pair<std::byte*, std::pair<const void*, size_t>>> copies;  // pending
 };
 struct Context {
   int device;
@@ -62,14 +62,14 @@ int setting(const char* name, int otherwise) {
 }
 int device_count() { return setting("BACKPLANE_DOUBLE_CUDA_DEVICES", 2); }
 
-// With the mutex held.
-int trouble(const char* function, int device) {
+// Returns the injected error of this call, if any. Requires the mutex.
+int injected_fault(const char* function, int device) {
   Fault& fault = it().fault;
   if (fault.function != function || fault.device != device) return kOk;
   return fault.after-- > 0 ? kOk : fault.result;
 }
 
-// What a call needs before it does anything: a context that somebody holds. With the mutex held.
+// Checks that the current context is retained, and applies injected faults. Requires the mutex.
 int begin(const char* function, int* device) {
   if (current.empty() || current.back() == nullptr) return kInvalidContext;
   if (current.back()->holders == 0) {
@@ -77,10 +77,10 @@ int begin(const char* function, int* device) {
     return kInvalidContext;
   }
   *device = current.back()->device;
-  return trouble(function, *device);
+  return injected_fault(function, *device);
 }
 
-// The bytes behind an address; NULL unless so many of them are there. With the mutex held.
+// The content at a device address; NULL unless `bytes` bytes are allocated there. Requires the mutex.
 std::byte* find(const void* data, size_t bytes, int* device) {
   const auto* const at = static_cast<const std::byte*>(data);
   auto after = it().blocks.upper_bound(at);
@@ -121,7 +121,7 @@ int cuGetErrorName(int result, const char** name) {
 
 int cuDevicePrimaryCtxRetain(void** context, int device) {
   const std::lock_guard lock(it().mutex);
-  if (const int result = trouble("cuDevicePrimaryCtxRetain", device)) return result;
+  if (const int result = injected_fault("cuDevicePrimaryCtxRetain", device)) return result;
   Context& own = it().contexts.at(static_cast<size_t>(device));
   ++own.holders;
   *context = &own;
@@ -148,10 +148,10 @@ int cuMemAlloc_v2(void** data, size_t bytes) {
   int device = 0;
   if (const int result = begin("cuMemAlloc_v2", &device)) return result;
   if (bytes == 0) return kInvalidValue;
-  void* const nowhere = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (nowhere == MAP_FAILED) return kOutOfMemory;
-  it().blocks[static_cast<const std::byte*>(nowhere)] = {device, std::vector<std::byte>(bytes)};
-  *data = nowhere;
+  void* const reserved = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return kOutOfMemory;
+  it().blocks[static_cast<const std::byte*>(reserved)] = {device, std::vector<std::byte>(bytes)};
+  *data = reserved;
   return kOk;
 }
 int cuMemFree_v2(void* data) {
@@ -212,7 +212,7 @@ int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream)
   int lies_on = 0;
   std::byte* const target = find(to, bytes, &lies_on);
   if (target == nullptr) return kInvalidValue;
-  if (stream == nullptr) {  // the test's own
+  if (stream == nullptr) {  // called by the test
     std::memcpy(target, from, bytes);
   } else {
     static_cast<Stream*>(stream)->copies.push_back({target, {from, bytes}});
@@ -222,7 +222,7 @@ int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream)
 int cuMemcpyHtoD_v2(void* to, const void* from, size_t bytes) { return cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr); }
 int cuStreamSynchronize(void* stream) {
   const std::lock_guard lock(it().mutex);
-  const auto copies = std::exchange(static_cast<Stream*>(stream)->copies, {});  // what failed is over, too
+  const auto copies = std::exchange(static_cast<Stream*>(stream)->copies, {});  // cleared also on failure
   int device = 0;
   if (const int result = begin("cuStreamSynchronize", &device)) return result;
   for (const auto& [target, source] : copies) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A double of CUDA's driver, for machines without one: libcuda.so.1 with the functions that the plugin tensorpipe
-// calls. The memory of its devices can be reached through these functions alone: to touch it faults. What is copied to
-// a device comes there when its stream is waited for.
+// A test double of the CUDA driver: libcuda.so.1 with the functions that the plugin tensorpipe calls. Device memory is
+// accessible through these functions only; a direct access faults. Asynchronous copies take effect when their stream is
+// synchronized.
 //
-// BACKPLANE_DOUBLE_CUDA_DEVICES=N: how many devices there are (2); 0: the driver says so.
-// BACKPLANE_DOUBLE_CUDA_WRONG=1: what is copied to a device has its first byte increased.
+// BACKPLANE_DOUBLE_CUDA_DEVICES=N: the number of devices (default 2); 0: CUDA_ERROR_NO_DEVICE.
+// BACKPLANE_DOUBLE_CUDA_WRONG=1: increments the first byte of each copy to a device.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 extern "C" {
 
-// The driver's own, for tests that play the program. CUdeviceptr and CUcontext are pointers here.
+// Functions of the driver that tests call as the program. CUdeviceptr and CUcontext are pointers here.
 int cuDeviceGetCount(int* count);
 int cuDevicePrimaryCtxRetain(void** context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
@@ -25,17 +25,16 @@ int cuMemcpyDtoH_v2(void* to, const void* from, size_t bytes);
 int cuMemcpyHtoD_v2(void* to, const void* from, size_t bytes);
 int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream);
 
-// From now on calls of this function with this device's context return `result`, after so many that do not. Empty:
-// none.
+// Makes calls of this function with this device's context return `result`, after `after` successful ones. Empty: none.
 void cuda_double_fail(const char* function, int device, int result, int after);
-// From now on copies to the host wait (1), or go on.
+// Blocks copies to the host (1), or lets them continue (0).
 void cuda_double_hold(int holds);
-// Waits until a copy is held; 0: none is, after 20 s.
+// Waits up to 20 s until a copy is blocked. Returns 0 on timeout.
 int cuda_double_holds_one();
-// What is there now: blocks of memory on this device, their bytes, and how often its context is held.
+// The allocations on this device, their bytes, and the references to its context.
 uint64_t cuda_double_blocks(int device);
 uint64_t cuda_double_bytes(int device);
 int cuda_double_contexts(int device);
-// How many calls broke the driver's rules, in a way that it would not notice.
+// The number of incorrect calls that the real driver might not report.
 int cuda_double_violations();
 }

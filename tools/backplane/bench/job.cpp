@@ -87,7 +87,7 @@ class ResultFile {
   }
 
  private:
-  Descriptor file_;
+  base::Descriptor file_;
 };
 
 class Directory {

@@ -2,10 +2,7 @@
 #include "bench/peers.hpp"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <sched.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,8 +10,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "backplane/base/subprocess.hpp"
 #include "common/failure.hpp"
-#include "common/process.hpp"
 #include "common/program.hpp"
 #include "common/table.hpp"
 
@@ -27,7 +24,7 @@ constexpr const char* kOpenMpi = "openmpi";
 constexpr const char* kMpich = "mpich";
 constexpr const char* kGloo = "raw-gloo";
 constexpr const char* kTorch = "torch";
-constexpr std::chrono::seconds kImportTime{60};  // of torch, from a slow disk
+constexpr std::chrono::nanoseconds kImportTime = std::chrono::seconds(60);  // of torch, from a slow disk
 
 // The path relative to the command: bin/backplane, libexec/backplane/bench_openmpi.
 std::string driver(const std::string& peer, const std::string& file, const std::string& needs) {
@@ -53,20 +50,13 @@ int cores() {
 }
 
 void require_module(const std::string& python) {
-  const Descriptor null = open_null_device();
-  Child child;
-  child.path = python;
-  child.arguments = {python, "-c", "import torch.distributed as d; raise SystemExit(not d.is_gloo_available())"};
-  for (char** entry = environ; *entry != nullptr; ++entry) child.environment.emplace_back(*entry);
-  child.input = child.output = child.error = null.get();
-  const Started started = start(child);
-  int status = -1;
-  if (started.pid > 0) {
-    const Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, started.pid, 0)));
-    pollfd ended = {process.get(), POLLIN, 0};
-    const bool in_time = ::poll(&ended, 1, std::chrono::milliseconds(kImportTime).count()) > 0;
-    status = in_time ? reap(started.pid) : kill_and_reap(started.pid);
-  }
+  constexpr int kNullDevice = base::Command::kNullDevice;
+  base::Subprocess child = base::Subprocess::spawn(
+      {.path = python,
+       .arguments = {python, "-c", "import torch.distributed as d; raise SystemExit(not d.is_gloo_available())"},
+       .descriptors = {{0, kNullDevice}, {1, kNullDevice}, {2, kNullDevice}}});
+  if (child) child.wait(base::Deadline::after(kImportTime.count()));
+  const int status = child ? child.kill() : -1;
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     throw Failure(kNotFound, fmt::format("{} has no module torch with gloo (Debian: python3-torch)", python));
   }

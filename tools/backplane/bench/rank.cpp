@@ -28,7 +28,7 @@ class GroupTarget final : public bench::Target {
   int rank() const override { return group_.rank(); }
   int size() const override { return group_.world_size(); }
   bool offers(bench::Test) const override { return true; }
-  bool brings_memory() const override { return registered_ || !has_host_memory(); }
+  bool allocates_buffers() const override { return registered_ || !has_host_memory(); }
   bool has_host_memory() const override { return device_.memory == BP_HOST; }
   std::shared_ptr<void> allocate(uint64_t bytes) override {
     auto memory = std::make_shared<Memory<std::byte>>(group_.allocate<std::byte>(bytes, device_));
@@ -59,7 +59,7 @@ class GroupTarget final : public bench::Target {
  private:
   Work perform(const bench::Step& step, const CallOptions& options) {
     const auto size = static_cast<uint64_t>(group_.world_size());
-    const Device device = step.is_ours ? Device::cpu() : device_;
+    const Device device = step.is_control ? Device::cpu() : device_;
     const auto in = [&](uint64_t blocks) { return Buffer(step.in, step.count * blocks, DType::kF32, device); };
     const auto out = [&](uint64_t blocks) { return Buffer(step.out, step.count * blocks, DType::kF32, device); };
     const bool at_root = group_.rank() == step.root;

@@ -41,7 +41,7 @@ struct Skipped {
   std::string reason;
 };
 
-// What the measurements depend on, besides the command line's settings.
+// The environment of the measurements, apart from the settings of the command line.
 struct Environment {
   std::string date;  // UTC, ISO 8601
   std::string command;
@@ -64,7 +64,7 @@ struct BenchReport {
   int rounds = 1;
 };
 
-// Of this process, now. `backends` as --backend takes them; the versions of their plugins are looked up.
+// Describes this process and machine. `backends` as --backend takes them; includes the versions of their plugins.
 Environment read_environment(const std::vector<std::string>& backends);
 
 std::string size_text(uint64_t bytes);  // "64 KiB"

@@ -31,7 +31,8 @@ constexpr const char* kCheckFooter = R"(
 The ranks run in child processes. The report names each failed case with rank, expected and actual value, and a command
 that runs this case alone.
 
-Exit codes: 0 all rules hold; 1 a rule is broken, or Backplane refuses the plugin; 2 wrong use, or the check failed itself.
+Exit codes: 0 all rules hold; 1 a rule is broken, or Backplane refuses the plugin; 2 wrong use, or the check
+itself failed.
 
 Examples:
   backplane check ./backplane_acme.so -n 4
@@ -156,7 +157,7 @@ Suite run_suite(const conformance::Subject& subject, conformance::Settings setti
     running = "during " + line.substr(line.rfind(' ') + 1);
     progress.show(line);
   };
-  const std::chrono::duration<double> silence = kSilence * std::max(1.0, settings.patience);
+  const std::chrono::duration<double> silence = kSilence * std::max(1.0, settings.timeout_scale);
   const SubprocessResult child =
       run_subprocess(body, show, std::chrono::duration_cast<std::chrono::nanoseconds>(silence));
   progress.clear();
@@ -174,7 +175,7 @@ int check(const CheckSettings& settings) {
   suite.ranks = settings.ranks;
   suite.level = level;
   suite.seed = settings.seed;
-  suite.patience = settings.timeout_scale;
+  suite.timeout_scale = settings.timeout_scale;
   suite.on_device = settings.buffers == "device";
   suite.command = reproduction(settings);
   suite.filters = chosen_cases(settings.filters, level);

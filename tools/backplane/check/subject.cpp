@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check/subject.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +16,6 @@
 
 #include "backplane/backplane.h"
 #include "common/failure.hpp"
-#include "common/process.hpp"
 #include "common/query.hpp"
 #include "common/subprocess.hpp"
 #include "common/table.hpp"
@@ -30,7 +30,7 @@ QueryReply query_subprocess(const char* kind, const std::string& about, double t
   const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(kQueryTimeout * timeout_scale);
   const SubprocessResult child = run_subprocess(
       [kind, &about, time](const WriteLine&) {
-        ::dup2(open_null_device().get(), STDERR_FILENO);  // the suite reports what a plugin prints
+        ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);  // the suite reports what a plugin prints
         const QueryReply reply = query(kind, about, "while the core loaded it", time);
         return std::to_string(reply.status) + " " + reply.text;
       },

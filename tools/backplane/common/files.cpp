@@ -29,9 +29,10 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+base::Pipe make_pipe() {
+  base::Pipe pipe = base::Pipe::open();
+  if (!pipe) fail_system("cannot make a pipe");
+  return pipe;
 }
 
 }  // namespace backplane::tool

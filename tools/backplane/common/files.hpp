@@ -3,13 +3,18 @@
 
 #include <string>
 
+#include "backplane/base/host.hpp"
+#include "backplane/base/pipe.hpp"
+
 namespace backplane::tool {
 
-// Throw Failure(kFailed) naming the file.
+// Both throw Failure(kFailed), which names the file.
 void write_file(const std::string& path, const std::string& text);
 std::string read_file(const std::string& path);
 
-// Name of this machine, or "unknown host".
-std::string host_name();
+// Throws Failure(kFailed).
+base::Pipe make_pipe();
+
+using base::host_name;
 
 }  // namespace backplane::tool

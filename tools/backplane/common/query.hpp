@@ -14,6 +14,7 @@ constexpr const char* kQueryCommand = "__query";
 constexpr const char* kProbe = "probe";  // whether the backend is viable here
 constexpr const char* kInfo = "info";    // bp_registry_info
 constexpr const char* kFile = "file";    // bp_plugin_file_info; takes a path instead of a backend
+constexpr int kReplyDescriptor = 3;      // of the child
 constexpr std::chrono::seconds kQueryTimeout{10};
 
 struct QueryReply {

@@ -15,7 +15,6 @@
 #include "backplane/backplane.h"
 #include "commands.hpp"
 #include "common/failure.hpp"
-#include "common/process.hpp"
 #include "common/query.hpp"
 
 namespace backplane::tool {
@@ -70,7 +69,7 @@ nlohmann::json run(const Request& request) {
   const std::string text = run(request).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   size_t sent = 0;
   while (sent <= text.size()) {  // with the NUL
-    const ssize_t size = ::write(kExtraDescriptor, text.c_str() + sent, text.size() + 1 - sent);
+    const ssize_t size = ::write(kReplyDescriptor, text.c_str() + sent, text.size() + 1 - sent);
     if (size < 0 && errno != EINTR) break;
     if (size > 0) sent += static_cast<size_t>(size);
   }
@@ -86,8 +85,8 @@ void add_query(CLI::App& app) {
   command->add_option("backend", request->backend)->required();
   command->callback([request] {
     struct stat status = {};
-    const bool is_child = ::fstat(kExtraDescriptor, &status) == 0 && S_ISFIFO(status.st_mode) &&
-                          (::fcntl(kExtraDescriptor, F_GETFL) & O_ACCMODE) == O_WRONLY;
+    const bool is_child = ::fstat(kReplyDescriptor, &status) == 0 && S_ISFIFO(status.st_mode) &&
+                          (::fcntl(kReplyDescriptor, F_GETFL) & O_ACCMODE) == O_WRONLY;
     if (!is_child) {
       throw Failure(kWrongUse, "this subcommand is for the command's own use");
     }

@@ -2,25 +2,21 @@
 #include "common/subprocess.hpp"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <exception>
 
+#include "backplane/base/subprocess.hpp"
 #include "common/failure.hpp"
-#include "common/process.hpp"
+#include "common/files.hpp"
 
 namespace backplane::tool {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using base::Deadline;
 
-constexpr int kPollInterval = 100;  // milliseconds
+constexpr int64_t kContinueInterval = 100'000'000;  // nanoseconds
 
 // The child writes lines that begin with L, then R and the result.
 void write_all(int pipe, const std::string& text) {
@@ -32,20 +28,16 @@ void write_all(int pipe, const std::string& text) {
   }
 }
 
-[[noreturn]] void run_child(const std::function<std::string(const WriteLine& write_line)>& body, int pipe,
-                            pid_t parent) {
-  ::setsid();  // isolates the command from signals to the child's group
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(kFailed);
+int run_child(const std::function<std::string(const WriteLine& write_line)>& body, int pipe) {
   try {
     std::string result(1, 'R');
     result += body([pipe](const std::string& line) { write_all(pipe, fmt::format("L{}\n", line)); });
     write_all(pipe, result);
+    return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "backplane: {}\n", error.what());
-    ::_exit(kFailed);
+    return kFailed;
   }
-  ::_exit(0);
 }
 
 class ChildOutput {
@@ -76,56 +68,32 @@ std::string describe_end(int status) {
   return fmt::format("was ended by signal {} ({})", WTERMSIG(status), signal_text(WTERMSIG(status)));
 }
 
-// Waits until the child has ended and sets `status`. Returns false, and kills it, after `silence` without output.
-bool listen(pid_t child, int pipe, std::chrono::nanoseconds silence, ChildOutput& output, int& status) {
-  Clock::time_point last_output = Clock::now();
-  bool ended = false;
-  for (;;) {
-    pollfd polled = {pipe, POLLIN, 0};
-    if (::poll(&polled, 1, kPollInterval) > 0) {
-      std::array<char, 65536> bytes;
-      const ssize_t size = ::read(pipe, bytes.data(), bytes.size());
-      if (size > 0) output.feed({bytes.data(), static_cast<size_t>(size)});
-      if (size == 0) {
-        if (!ended) status = reap(child);
-        return true;
-      }
-      last_output = Clock::now();
-    }
-    if (ended && polled.revents == 0) return true;  // another process holds the pipe open
-    if (ended) continue;
-    ended = ::waitpid(child, &status, WNOHANG | WUNTRACED) == child;
-    if (ended && WIFSTOPPED(status)) {
-      ended = false;
-      ::kill(child, SIGCONT);  // only plugin code stops it
-    }
-    if (!ended && Clock::now() - last_output > silence) {
-      ::kill(child, SIGKILL);
-      reap(child);
-      return false;
-    }
-  }
-}
-
 }  // namespace
 
 SubprocessResult run_subprocess(const std::function<std::string(const WriteLine& write_line)>& body,
                                 const std::function<void(const std::string& line)>& on_line,
                                 std::chrono::nanoseconds silence) {
-  Pipe pipe = make_pipe();
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) fail_system("cannot start a process");
-  if (child == 0) {
+  base::Pipe pipe = make_pipe();
+  base::Subprocess child = base::Subprocess::fork([&body, &pipe] {
     pipe.read.reset();
-    run_child(body, pipe.write.get(), parent);
-  }
+    return run_child(body, pipe.write.get());
+  });
+  if (!child) fail_system("cannot start a process");
   pipe.write.reset();
+  base::set_nonblocking(pipe.read.get());
   ChildOutput output(on_line);
-  int status = 0;
-  if (!listen(child, pipe.read.get(), silence, output, status)) {
-    return {false, {}, fmt::format("wrote nothing for {} s", std::chrono::duration<double>(silence).count())};
+  Deadline silent = Deadline::after(silence.count());
+  const auto take = [&output, &silent, silence](std::string_view bytes) {
+    output.feed(bytes);
+    silent = Deadline::after(silence.count());
+  };
+  while (!child.read(pipe.read.get(), Deadline::after(kContinueInterval), take)) {
+    if (silent.passed()) {
+      return {false, {}, fmt::format("wrote nothing for {} s", std::chrono::duration<double>(silence).count())};
+    }
+    child.signal(SIGCONT);  // plugin code may have stopped it
   }
+  const int status = *child.wait();
   if (output.has_result() && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {true, output.result(), {}};
   return {false, {}, describe_end(status)};
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small process that ends a job's process groups when the launcher is killed. The kernel's parent-death signal ends
-// the ranks themselves; the guard ends what they have started.
+// A small process that kills a job's process groups when the launcher is killed. The kernel's parent-death signal ends
+// the ranks; the guard ends the processes that the ranks have started.
 #pragma once
 
-#include "common/process.hpp"
+#include "backplane/base/subprocess.hpp"
 
 namespace backplane::tool {
 
@@ -12,19 +12,16 @@ class Guard {
  public:
   // Forks; call it while the process has one thread.
   Guard();
-  ~Guard();
-  Guard(const Guard&) = delete;
-  Guard& operator=(const Guard&) = delete;
 
-  // The write end of the pipe. A child writes its process group here and is killed with the launcher. The child does so
-  // itself, since a launcher that is killed after fork could not. Do not reap it before dismiss(): a zombie keeps its
-  // number from being reused.
+  // The write end of the pipe. A child writes its process group here. The launcher does not, because it may be killed
+  // between fork and write. Do not reap a child before dismiss(): a zombie keeps its number from being reused.
   int line() const { return line_.get(); }
-  void dismiss();
+  // Ends the guard without killing anything.
+  void dismiss() { process_ = {}; }
 
  private:
-  Descriptor line_;
-  pid_t pid_ = -1;
+  base::Subprocess process_;
+  base::Descriptor line_;
 };
 
 }  // namespace backplane::tool

@@ -16,7 +16,10 @@ std::string random_job_id() {
 
 int run_job(Job& job, const Plan& plan, Signals& signals, Guard& guard) {
   JobStore store(job);
-  const int code = Launch(job, plan, signals, guard).run();
+  const auto on_end = [&store](int rank, const std::string& identity, const std::string& how) {
+    store.report_rank_end(rank, identity, how);
+  };
+  const int code = Launch(job, plan, signals, guard, on_end).run();
   const std::string error = store.close([&signals, code] { return code != 0 || signals.asked_to_end(); });
   if (!error.empty()) fmt::print(stderr, "backplane: {}\n", error);
   return code;

@@ -19,6 +19,7 @@ namespace {
 constexpr const char* kFileVariable = "BACKPLANE_SECRET_FILE";
 constexpr const char* kDescriptorVariable = "BACKPLANE_SECRET_FD";
 constexpr size_t kRandomBytes = 32;
+constexpr int kLowestNumber = 10;  // lower ones are used by programs of ranks, such as kReplyDescriptor
 
 // Hexadecimal, so that an accidental print contains no control characters.
 void write_random_text(int fd) {
@@ -44,10 +45,10 @@ void use_secret_file(const std::string& path) {
   ::unsetenv(kDescriptorVariable);
 }
 
-Descriptor create_secret() {
-  const Descriptor made(::memfd_create("backplane-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+base::Descriptor create_secret() {
+  const base::Descriptor made(::memfd_create("backplane-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!made) fail_system("cannot create a memory file for the job's secret");
-  Descriptor secret(::fcntl(made.get(), F_DUPFD_CLOEXEC, kLowestDescriptor));
+  base::Descriptor secret(::fcntl(made.get(), F_DUPFD_CLOEXEC, kLowestNumber));
   if (!secret) fail_system("cannot duplicate the descriptor of the job's secret");
   write_random_text(secret.get());
   if (::fcntl(secret.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "common/process.hpp"
+#include "backplane/base/descriptor.hpp"
 
 namespace backplane::tool {
 
@@ -15,6 +15,6 @@ void use_secret_file(const std::string& path);
 
 // Creates a random secret in a sealed memory file and sets BACKPLANE_SECRET_FD. The descriptor is close-on-exec, so
 // only children that are given it inherit it.
-Descriptor create_secret();
+base::Descriptor create_secret();
 
 }  // namespace backplane::tool

@@ -4,14 +4,18 @@
 #pragma once
 
 #include <chrono>
+#include <ctime>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "backplane/base/subprocess.hpp"
 #include "run/guard.hpp"
 #include "run/line_relay.hpp"
 #include "run/output.hpp"
+#include "run/pmi_service.hpp"
 #include "run/rank_environment.hpp"
 #include "run/signals.hpp"
 #include "run/stdin_relay.hpp"
@@ -27,13 +31,15 @@ struct Plan {
   int output = 1;                    // standard output of ranks without a prefix
   int inherited = -1;                // a descriptor that the ranks inherit; -1 for none
   bool keep_going = false;           // a failed rank does not end the others
+  bool offers_pmi = true;            // MPI may start in the ranks
 };
 
 class Launch {
  public:
-  using Clock = std::chrono::steady_clock;
+  // Called when the process of a rank has ended and others may wait for it. `identity`: "host, pid 17".
+  using OnRankEnd = std::function<void(int rank, const std::string& identity, const std::string& how)>;
 
-  Launch(const Job& job, const Plan& plan, Signals& signals, Guard& guard);
+  Launch(const Job& job, const Plan& plan, Signals& signals, Guard& guard, OnRankEnd on_rank_end);
   ~Launch();
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
@@ -44,15 +50,15 @@ class Launch {
  private:
   struct Rank {
     int number;
-    pid_t pid;
+    base::Subprocess process;
     bool ended = false;  // reaped after all have ended, so that its process group id is not reused
   };
 
+  void raise_descriptor_limit();
   void start_rank(int local_rank);
   void print(const std::string& sentence);
   bool done() const;
   void wait_and_serve();
-  int poll_timeout() const;
   void check_deadlines();
   void handle(int signal);
   void note_ended_ranks();
@@ -60,24 +66,29 @@ class Launch {
   void begin_end(int exit_code, const std::string& why);
   void finish_outputs();
   void signal_all(int signal) const;
+  void kill_all(const std::string& why);
+  void stop_until_resumed();
 
   const Job& job_;
   const Plan& plan_;
   Signals& signals_;
   Guard& guard_;
+  const OnRankEnd on_rank_end_;
+  timespec started_ = {};
+  rlimit descriptor_limit_ = {};  // of the ranks: that of this process before it raised its own
   Output out_{1};
   Output err_{2};
   StdinRelay input_;
-  Descriptor null_;
+  PmiService pmi_;
   std::vector<Rank> ranks_;
   std::deque<LineRelay> relays_;
   size_t running_ = 0;
-  std::optional<int> exit_code_;            // set by the first failure
-  std::optional<Clock::time_point> limit_;  // of --timeout
-  std::optional<Clock::time_point> kill_at_;
-  bool ending_ = false;         // the remaining ranks are being ended
-  bool forwarded_end_ = false;  // SIGINT, SIGTERM or SIGHUP was forwarded
-  int interrupts_ = 0;
+  std::optional<int> exit_code_;                                 // set by the first failure
+  base::Deadline limit_ = base::Deadline::never();               // of --timeout
+  base::Deadline kill_at_ = base::Deadline::never();             // the end of the grace period
+  bool ending_ = false;                                          // the remaining ranks are being ended
+  bool forwarded_end_ = false;                                   // SIGINT, SIGTERM or SIGHUP was forwarded
+  base::Deadline second_signal_from_ = base::Deadline::never();  // earlier ones are the same request
 };
 
 }  // namespace backplane::tool

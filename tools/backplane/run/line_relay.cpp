@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 
+#include "backplane/base/subprocess.hpp"
+
 namespace backplane::tool {
 namespace {
 
@@ -20,9 +22,9 @@ std::string make_prefix(int rank, bool coloured) {
 
 }  // namespace
 
-LineRelay::LineRelay(Descriptor from, Output& to, int rank)
+LineRelay::LineRelay(base::Descriptor from, Output& to, int rank)
     : from_(std::move(from)), to_(&to), prefix_(make_prefix(rank, to.coloured())) {
-  set_nonblocking(from_.get());
+  base::set_nonblocking(from_.get());
 }
 
 void LineRelay::read() {

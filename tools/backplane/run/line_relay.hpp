@@ -5,14 +5,14 @@
 
 #include <string>
 
-#include "common/process.hpp"
+#include "backplane/base/descriptor.hpp"
 #include "run/output.hpp"
 
 namespace backplane::tool {
 
 class LineRelay {
  public:
-  LineRelay(Descriptor from, Output& to, int rank);
+  LineRelay(base::Descriptor from, Output& to, int rank);
 
   int fd() const { return from_.get(); }
   bool open() const { return static_cast<bool>(from_); }
@@ -28,7 +28,7 @@ class LineRelay {
   void accept(std::string_view bytes);
   void close();
 
-  Descriptor from_;
+  base::Descriptor from_;
   Output* to_;
   std::string prefix_;
   std::string line_;  // a line without its newline

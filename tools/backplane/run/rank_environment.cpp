@@ -1,21 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run/rank_environment.hpp"
 
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
 #include <map>
 #include <sstream>
 #include <string_view>
 
+#include "backplane/base/subprocess.hpp"
+#include "common/table.hpp"
+
 namespace backplane::tool {
+
+namespace {
+
+std::vector<std::string> rank_words() {
+  const char* const list = std::getenv("BACKPLANE_RANK_ENV");
+  std::istringstream text(list == nullptr ? "" : list);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(text, word, ',');) words.push_back(word);
+  return words;
+}
+
+bool is_assignment(const std::string& word) {
+  const size_t equals = word.find('=');
+  return equals != std::string::npos && equals > 0;
+}
+
+}  // namespace
+
+void check_rank_variables() {
+  for (const std::string& word : rank_words()) {
+    if (is_assignment(word)) continue;
+    fmt::print(stderr, "backplane: BACKPLANE_RANK_ENV has '{}'; it must be NAME=VALUE,... Ignoring it\n",
+               printable(word));
+  }
+}
+
 std::map<std::string, std::string> extra_variables(int rank) {
   std::map<std::string, std::string> variables;
-  const char* const list = std::getenv("BACKPLANE_RANK_ENV");
-  std::istringstream words(list == nullptr ? "" : list);
-  for (std::string word; std::getline(words, word, ',');) {
+  for (const std::string& word : rank_words()) {
+    if (!is_assignment(word)) continue;
     const size_t equals = word.find('=');
-    if (equals == std::string::npos || equals == 0) continue;
     std::string value = word.substr(equals + 1);
     constexpr std::string_view kPlace = "{rank}";
     for (size_t at = value.find(kPlace); at != std::string::npos; at = value.find(kPlace, at)) {
@@ -26,25 +53,24 @@ std::map<std::string, std::string> extra_variables(int rank) {
   return variables;
 }
 
-std::vector<std::string> rank_environment(const Job& job, int local_rank) {
-  std::map<std::string, std::string, std::less<>> own = {{"MASTER_ADDR", job.master_addr},
-                                                         {"MASTER_PORT", std::to_string(job.master_port)},
-                                                         {"RANK", std::to_string(global_rank(job, local_rank))},
-                                                         {"WORLD_SIZE", std::to_string(job.nodes * job.ranks_per_node)},
-                                                         {"LOCAL_RANK", std::to_string(local_rank)},
-                                                         {"LOCAL_WORLD_SIZE", std::to_string(job.ranks_per_node)},
-                                                         {"GROUP_RANK", std::to_string(job.node_rank)},
-                                                         {"BACKPLANE_STORE_HOSTED", "1"},
-                                                         {"BACKPLANE_JOB_ID", job.job_id}};
+std::vector<std::string> rank_environment(const Job& job, int local_rank, int pmi_fd) {
+  std::map<std::string, std::string> own = {{"MASTER_ADDR", job.master_addr},
+                                            {"MASTER_PORT", std::to_string(job.master_port)},
+                                            {"RANK", std::to_string(global_rank(job, local_rank))},
+                                            {"WORLD_SIZE", std::to_string(job.nodes * job.ranks_per_node)},
+                                            {"LOCAL_RANK", std::to_string(local_rank)},
+                                            {"LOCAL_WORLD_SIZE", std::to_string(job.ranks_per_node)},
+                                            {"GROUP_RANK", std::to_string(job.node_rank)},
+                                            {"BACKPLANE_STORE_HOSTED", "1"},
+                                            {"BACKPLANE_JOB_ID", job.job_id}};
+  if (pmi_fd >= 0) {
+    own["PMI_FD"] = std::to_string(pmi_fd);
+    own["PMI_RANK"] = own["RANK"];
+    own["PMI_SIZE"] = own["WORLD_SIZE"];
+  }
   if (!job.backend.empty()) own["BACKPLANE_BACKEND"] = job.backend;
   for (const auto& [name, value] : extra_variables(global_rank(job, local_rank))) own[name] = value;
-  std::vector<std::string> result;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    if (own.find(text.substr(0, text.find('='))) == own.end()) result.emplace_back(text);
-  }
-  for (const auto& [name, value] : own) result.push_back(name + "=" + value);
-  return result;
+  return base::environment_with(own);
 }
 
 }  // namespace backplane::tool

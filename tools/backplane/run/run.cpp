@@ -11,6 +11,7 @@
 #include "common/program.hpp"
 #include "run/job.hpp"
 #include "run/job_secret.hpp"
+#include "run/rank_environment.hpp"
 
 namespace backplane::tool {
 namespace {
@@ -22,6 +23,7 @@ struct RunSettings {
   bool tag_output = false;
   bool keep_going = false;
   bool no_prefix = false;
+  bool no_pmi = false;
   std::string secret_file;
   bool secure = false;
 };
@@ -29,14 +31,16 @@ struct RunSettings {
 constexpr const char* kRunFooter = R"(
 Each rank gets MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK (the node),
 BACKPLANE_STORE_HOSTED and BACKPLANE_JOB_ID in its environment, and BACKPLANE_BACKEND with --backend. torch.distributed
-reads the same variables. Rank 0 inherits standard input; the other ranks read from /dev/null.
+reads the same variables. With PMI_FD, PMI_RANK and PMI_SIZE, programs of MPICH and Intel MPI start as the same ranks.
+Rank 0 inherits standard input; the other ranks read from /dev/null.
 
 With --secure or --secret-file (or BACKPLANE_SECRET_FILE) the ranks and the store authenticate each other and encrypt what
 they send. Backends that cannot do that are refused; 'backplane list' shows them in the column AUTH.
 
 If a rank fails, the launcher sends SIGTERM to the others, and SIGKILL after --grace. With --keep-going it does not: the
 other ranks learn which rank was lost and may continue in a smaller group (bp_group_shrink). Signals are forwarded to the
-ranks; a second Ctrl-C kills them.
+ranks. After SIGINT, SIGTERM or SIGHUP they get SIGKILL after --grace, or at once if a second one arrives. Ctrl-Z stops the
+whole job, and fg resumes it.
 
 Exit codes: 0; the first failed rank's own, or 128 + the signal that killed it; 2 wrong use; 124 if --timeout expired; 126
 if PROGRAM cannot be executed; 127 if it was not found.
@@ -88,13 +92,15 @@ int run_job(RunSettings settings, const std::vector<std::string>& program) {
   if (settings.timeout > 0) plan.timeout = nanoseconds(settings.timeout);
   plan.grace = nanoseconds(settings.grace);
   plan.keep_going = settings.keep_going;
+  plan.offers_pmi = !settings.no_pmi;
   plan.prefix = settings.tag_output || (job.ranks_per_node > 1 && !settings.no_prefix);
   // The same on all nodes: of their common settings only the port has a single spelling.
   if (job.job_id.empty()) job.job_id = job.nodes == 1 ? random_job_id() : fmt::format("run-{}", job.master_port);
 
+  check_rank_variables();
   Guard guard;  // forks, so it is constructed before any thread
   if (!settings.secret_file.empty()) use_secret_file(settings.secret_file);
-  Descriptor secret;
+  base::Descriptor secret;
   if (settings.secure) secret = create_secret();
   plan.inherited = secret.get();
   Signals signals;  // blocks signals in the store's threads as well
@@ -140,10 +146,12 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& e
   command->add_option("--timeout", settings->timeout, "End the job after this time")
       ->check(CLI::Range(0.001, 1e9))
       ->option_text("SECONDS");
-  command->add_option("--grace", settings->grace, "Time between SIGTERM and SIGKILL")
+  command->add_option("--grace", settings->grace, "Time between a signal that ends the ranks and SIGKILL")
       ->check(CLI::Range(0.0, 1e9))
       ->option_text("SECONDS (5)");
   command->add_flag("--keep-going", settings->keep_going, "Do not end the other ranks if one fails");
+  command->add_flag("--no-pmi", settings->no_pmi,
+                    "Do not let MPI start as one world in the ranks: MPICH and Intel MPI start alone in each");
   CLI::Option* tag = command->add_flag("--tag-output", settings->tag_output,
                                        "Prefix each line of output with its rank even if there is only one rank");
   command

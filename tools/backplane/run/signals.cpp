@@ -14,16 +14,15 @@ Signals::Signals() {
     struct sigaction action {};
     return ::sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
   };
-  ::signal(SIGCHLD, SIG_DFL);  // if it were ignored, the kernel would reap the children
   sigset_t set;
   ::sigemptyset(&set);
-  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT, SIGUSR1, SIGUSR2}) {
     if (!ignored(number)) ::sigaddset(&set, number);
   }
   sigpipe_was_default_ = !ignored(SIGPIPE);
   ::signal(SIGPIPE, SIG_IGN);
   ::pthread_sigmask(SIG_BLOCK, &set, &before_);
-  descriptor_ = Descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  descriptor_ = base::Descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!descriptor_) fail_system("cannot create a signalfd");
 }
 

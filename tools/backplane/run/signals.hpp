@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "common/process.hpp"
+#include "backplane/base/descriptor.hpp"
 
 namespace backplane::tool {
 
@@ -30,7 +30,7 @@ class Signals {
   bool sigpipe_was_default() const { return sigpipe_was_default_; }
 
  private:
-  Descriptor descriptor_;
+  base::Descriptor descriptor_;
   int taken_end_ = 0;
   sigset_t before_{};
   bool sigpipe_was_default_ = true;

@@ -6,12 +6,15 @@
 #include <array>
 #include <cerrno>
 
+#include "backplane/base/subprocess.hpp"
+#include "common/files.hpp"
+
 namespace backplane::tool {
 
 StdinRelay::StdinRelay() {
   if (::isatty(0) != 1) return;
   pipe_ = make_pipe();
-  set_nonblocking(pipe_.write.get());
+  base::set_nonblocking(pipe_.write.get());
 }
 
 pollfd StdinRelay::interest() const {

@@ -9,7 +9,7 @@
 
 #include <string>
 
-#include "common/process.hpp"
+#include "backplane/base/pipe.hpp"
 
 namespace backplane::tool {
 
@@ -27,7 +27,7 @@ class StdinRelay {
   void serve();
 
  private:
-  Pipe pipe_;
+  base::Pipe pipe_;
   std::string pending_;
 };
 

@@ -15,7 +15,7 @@ namespace {
 std::shared_ptr<float> allocate(uint64_t count, Target& target) {
   constexpr uint64_t kPage = 4096;
   const uint64_t bytes = (std::max<uint64_t>(count, 1) * sizeof(float) + kPage - 1) / kPage * kPage;
-  if (target.brings_memory()) return std::static_pointer_cast<float>(target.allocate(bytes));
+  if (target.allocates_buffers()) return std::static_pointer_cast<float>(target.allocate(bytes));
   auto* memory = static_cast<float*>(std::aligned_alloc(kPage, bytes));
   if (memory == nullptr) throw std::bad_alloc();
   return {memory, [](float* given) { std::free(given); }};
@@ -26,7 +26,7 @@ uint64_t blocks(const Row& row, int size, std::initializer_list<Test> many) {
   return std::find(many.begin(), many.end(), row.test) != many.end() ? static_cast<uint64_t>(size) : 1;
 }
 
-// What rank `rank` puts into place i. Sums of a thousand ranks are exact.
+// The input of a rank at index i. Sums of a thousand ranks are exact.
 float given(int rank, uint64_t i) { return static_cast<float>(rank * 3) + static_cast<float>(i % 11); }
 
 float sum_of_given(int size, uint64_t i) {
@@ -64,7 +64,7 @@ struct Check {
     }
   }
 
-  // How many places of which buffer hold a result on this rank.
+  // The buffer that holds the result on this rank, and the number of its elements.
   const float* result(int root, uint64_t* places) const {
     const bool at_root = target.rank() == root;
     *places = count;
@@ -112,7 +112,7 @@ struct Check {
     }
   }
 
-  // A window of messages, each from and to a place of its own.
+  // A window of messages, each with its own part of the buffers.
   void stream(Step step) const {
     for (uint64_t i = window_of(row.bytes); i > 0; --i) {
       target.start(step);
@@ -133,7 +133,7 @@ struct Check {
       if (got[i] == wanted) continue;
       std::ostringstream sentence;
       sentence << "rank " << target.rank() << " of " << target.size() << " got " << got[i] << " as element " << i
-               << " of " << places << " and should have got " << wanted;
+               << " of " << places << ", expected " << wanted;
       return sentence.str();
     }
     return {};
@@ -160,7 +160,7 @@ void Buffers::clear() {
 }
 
 std::string check_results(Target& target, const Row& row, Buffers& buffers) {
-  if (row.test == Test::kBarrier) return {};  // has no result
+  if (row.test == Test::kBarrier) return {};  // no result to check
   const Check check{target, row, buffers};
   const bool messages = row.test == Test::kSendRecv || row.test == Test::kBandwidth;
   if (messages && (target.rank() ^ 1) >= target.size()) return {};
@@ -169,7 +169,7 @@ std::string check_results(Target& target, const Row& row, Buffers& buffers) {
   std::string wrong;
   for (int root = 0; root < (rooted ? target.size() : 1); ++root) {
     const std::string found = check.once(root);
-    if (wrong.empty()) wrong = found;  // the others need this rank in what follows, whatever it has found
+    if (wrong.empty()) wrong = found;  // continues, because the other ranks need this one
   }
   return wrong;
 }

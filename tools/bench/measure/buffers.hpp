@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory of a row, and what must be in it after an operation.
+// The buffers of a row, and the check of their content after an operation.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace backplane::bench {
 
 class Target;
 
-// Input and output of one rank, large enough for the row's operation, from the target or aligned to pages; touched,
-// zero (so that sums of sums stay finite), unless it is a device's.
+// Input and output of one rank for a row's operation: from the target, or host memory aligned to pages. Host memory is
+// touched and zero, so that repeated sums stay finite.
 class Buffers {
  public:
   Buffers(const Row& row, Target& target);
@@ -33,8 +33,8 @@ class Buffers {
   std::shared_ptr<float> out_;
 };
 
-// Does the row's operation once, for rooted ones once per root, with inputs that tell ranks and places apart. Returns
-// what is wrong on this rank, "" if nothing is. All ranks call it.
+// Performs the row's operation once, or once per root, with inputs that differ by rank and index. Returns an error text
+// for this rank, "" if its results are correct. Collective.
 std::string check_results(Target& target, const Row& row, Buffers& buffers);
 
 }  // namespace backplane::bench

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kBlockUs = 200;
-constexpr uint64_t kMaxOperations = 1 << 16;  // of a block; a float can tell it
+constexpr uint64_t kMaxOperations = 1 << 16;  // per block; exact as a float
 constexpr size_t kMinBlocks = 5;
 constexpr size_t kMaxBlocks = 4000;
 
@@ -27,7 +27,7 @@ double microseconds_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-// Work for a processor that needs no memory: about a microsecond per unit.
+// Computes without memory accesses, about a microsecond per unit.
 void compute(uint64_t units) {
   volatile float sink = 0;
   float x = 1;
@@ -36,17 +36,17 @@ void compute(uint64_t units) {
   static_cast<void>(sink);
 }
 
-// One target in one row.
+// The samples of one target in one row.
 class Timing {
  public:
   Timing(Target& target, const Row& row, Buffers& buffers) : target_(target), row_(row), buffers_(buffers) {
     target_.prepare(row_, buffers_.in(), buffers_.in_count(), buffers_.out(), buffers_.out_count());
   }
 
-  // How many operations make a block; warms up on the way.
+  // Determines the operations per block; warms up meanwhile.
   void calibrate() {
     repeat(2);
-    // The shortest of several, so that a block which was disturbed does not pass for a long one.
+    // The shortest of several runs, because other load lengthens some.
     for (operations_ = 1; operations_ < kMaxOperations; operations_ *= 2) {
       double shortest = kBlockUs;
       for (int i = 0; i < 3; ++i) {
@@ -67,8 +67,8 @@ class Timing {
     units_ = agree(std::clamp(std::round(own / unit), 1.0, 1e7));
   }
 
-  void block(bool takes_turns) {
-    if (takes_turns) once();  // caches hold what others have left
+  void block(bool alternates) {
+    if (alternates) once();  // not timed: replaces the data of other targets in the caches
     const Clock::time_point before = begin();
     if (row_.test != Test::kOverlap) return end(before, [this] { once(); });
     end(before, [this] {
@@ -80,14 +80,14 @@ class Timing {
     end(begin(), [this] { compute(units_); });
   }
 
-  // Rank 0's number on all ranks; a float must be able to tell it.
+  // Returns rank 0's number on all ranks. It must be exact as a float.
   uint64_t agree(double number) {
     float value = static_cast<float>(number);
     target_.run({Op::kBroadcast, &value, nullptr, 1, 0, 0, true});
     return static_cast<uint64_t>(value);
   }
 
-  // The samples of the slowest rank each, on all ranks.
+  // The maximum of each sample over the ranks, on all ranks.
   std::vector<float> slowest() {
     const size_t count = samples_.size();
     std::vector<float> all(count * static_cast<size_t>(target_.size()));
@@ -139,9 +139,9 @@ class Timing {
       target_.start(one);
     }
     target_.finish();
-    Step answer = step(even() ? Op::kRecv : Op::kSend);
-    answer.count = 1;
-    target_.run(answer);
+    Step reply = step(even() ? Op::kRecv : Op::kSend);
+    reply.count = 1;
+    target_.run(reply);
   }
 
   void repeat(uint64_t times) {
@@ -171,14 +171,14 @@ class Timing {
 };
 
 void measure_row(const Task& task, const Row& row, const std::vector<Target*>& targets, Results& results) {
-  std::unique_ptr<Buffers> shared;              // by those that bring no memory
-  std::vector<std::unique_ptr<Buffers>> owned;  // by those that do
+  std::unique_ptr<Buffers> shared;              // of targets without memory of their own
+  std::vector<std::unique_ptr<Buffers>> owned;  // of targets with memory of their own
   std::vector<std::pair<size_t, std::unique_ptr<Timing>>> timings;
   for (size_t i = 0; i < targets.size(); ++i) {
     if (!targets[i]->offers(row.test)) continue;
-    std::unique_ptr<Buffers>& place = targets[i]->brings_memory() ? owned.emplace_back() : shared;
-    if (!place) place = std::make_unique<Buffers>(row, *targets[i]);
-    Buffers& buffers = *place;
+    std::unique_ptr<Buffers>& slot = targets[i]->allocates_buffers() ? owned.emplace_back() : shared;
+    if (!slot) slot = std::make_unique<Buffers>(row, *targets[i]);
+    Buffers& buffers = *slot;
     timings.emplace_back(i, std::make_unique<Timing>(*targets[i], row, buffers));
     if (task.check) results.wrong(i, row, check_results(*targets[i], row, buffers));
     buffers.clear();
@@ -216,12 +216,12 @@ void measure(const Task& task, const std::vector<Target*>& targets, const std::f
   if (progress && targets.front()->rank() == 0) progress(done);
 }
 
-std::function<void(size_t)> progress_line(const Task& task, const std::string& who) {
+std::function<void(size_t)> progress_line(const Task& task, const std::string& name) {
   if (!task.progress || ::isatty(2) == 0) return {};
-  return [rows = task.rows, who](size_t done) {
+  return [rows = task.rows, name](size_t done) {
     if (done < rows.size()) {
       std::fprintf(stderr, "\r%s of %llu B: %s (%zu of %zu)\x1b[K", name_of(rows[done].test),
-                   static_cast<unsigned long long>(rows[done].bytes), who.c_str(), done + 1, rows.size());
+                   static_cast<unsigned long long>(rows[done].bytes), name.c_str(), done + 1, rows.size());
     } else {
       std::fputs("\r\x1b[K", stderr);
     }

@@ -10,15 +10,15 @@ namespace backplane::bench {
 inline int allowed_cores() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-    throw std::runtime_error("cannot ask for this process's cores");
+    throw std::runtime_error("cannot get this process's affinity");
   return CPU_COUNT(&allowed);
 }
 
-// Binds the calling thread, and those that it starts from now on, to the index-th core of those that it may use.
+// Binds the calling thread, and threads that it starts later, to the index-th of its allowed cores.
 inline void pin_thread(int index) {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-    throw std::runtime_error("cannot ask for this process's cores");
+    throw std::runtime_error("cannot get this process's affinity");
   for (int core = 0; core < CPU_SETSIZE; ++core) {
     if (!CPU_ISSET(core, &allowed) || index-- > 0) continue;
     cpu_set_t one;

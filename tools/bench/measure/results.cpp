@@ -44,10 +44,10 @@ void Results::samples(size_t target, const Row& row, uint64_t operations, const 
   write(line.str());
 }
 
-void Results::wrong(size_t target, const Row& row, const std::string& sentence) {
-  if (sentence.empty()) return;
+void Results::wrong(size_t target, const Row& row, const std::string& text) {
+  if (text.empty()) return;
   std::ostringstream line;
-  line << "wrong " << target << ' ' << name_of(row.test) << ' ' << row.bytes << ' ' << sentence;
+  line << "wrong " << target << ' ' << name_of(row.test) << ' ' << row.bytes << ' ' << text;
   write(line.str());
 }
 

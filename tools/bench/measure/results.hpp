@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The file through which programs that measure tell what they have found; measure.hpp describes its lines.
+// The results file of measuring programs; measure.hpp describes its lines.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@ namespace backplane::bench {
 
 class Results {
  public:
-  // Appends to the file, which may be a descriptor of another process (/proc/PID/fd/N). Each line is written at once,
-  // so lines of several processes do not mix. Throws std::runtime_error.
+  // Appends to the file, which may be a descriptor of another process (/proc/PID/fd/N). Each line is one write, so
+  // lines of several processes do not mix. Throws std::runtime_error.
   explicit Results(const std::string& path);
 
   void samples(size_t target, const Row& row, uint64_t operations, const std::vector<float>& us);
-  void wrong(size_t target, const Row& row, const std::string& sentence);  // nothing if it is empty
+  void wrong(size_t target, const Row& row, const std::string& text);  // writes nothing if it is empty
 
  private:
   void write(const std::string& line);
@@ -27,15 +27,15 @@ class Results {
   const std::string path_;
 };
 
-// One line of such a file.
+// One line of the file.
 struct Result {
   size_t target = 0;
   Row row;
-  std::string wrong;  // if this is empty, the rest counts
+  std::string wrong;  // not empty: the fields below are unused
   uint64_t operations = 0;
   std::vector<double> us;       // samples
-  std::vector<double> alone;    // of overlap: the operation by itself,
-  std::vector<double> compute;  // and the computing
+  std::vector<double> alone;    // of overlap: the operation alone
+  std::vector<double> compute;  // of overlap: the computation alone
 };
 
 // Throws std::invalid_argument with the malformed line.

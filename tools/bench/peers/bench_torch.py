@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed over gloo as a peer: the metric of tools/bench/measure/measure.hpp, in the library's own language.
+"""torch.distributed over gloo as a peer, measured by the method of tools/bench/measure/measure.hpp.
 
 Arguments: RESULTS SECONDS FLAGS TEST:BYTES,... DIRECTORY. Ranks meet in the directory.
 """
@@ -19,7 +19,7 @@ WINDOW_LIMIT = 256 << 20
 
 
 def given(rank, first, count):
-    """What a rank puts into places first to first + count."""
+    """The input of a rank at the indices first to first + count."""
     return rank * 3 + (torch.arange(first, first + count) % 11).float()
 
 
@@ -42,7 +42,7 @@ class Timing:
         self.operations = 1
 
     def offered(self):
-        return self.test not in ("reduce_scatter", "all_to_all")  # which torch's gloo lacks
+        return self.test not in ("reduce_scatter", "all_to_all")  # not supported by torch's gloo
 
     def run(self, root):
         test = self.test
@@ -94,7 +94,7 @@ class Timing:
             x = x * 0.999 + 0.001
 
     def wrong(self):
-        """What is wrong with the results of one operation per root; empty if nothing is."""
+        """Returns an error text for the results of one operation per root; empty if they are correct."""
         found = ""
         rooted = self.test in ("broadcast", "reduce", "gather", "scatter")
         count = self.input.numel()
@@ -105,7 +105,7 @@ class Timing:
             self.run(root)
             for got, wanted in self.expected(root, count):
                 if not torch.equal(got, wanted) and not found:
-                    found = f"rank {self.rank} of {self.world} got other elements than it should have got"
+                    found = f"rank {self.rank} of {self.world} got wrong elements"
         return found
 
     def expected(self, root, count):

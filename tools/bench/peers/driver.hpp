@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The main of a peer's driver.
+// The main function of a peer's driver.
 #pragma once
 
 #include <cstdio>
@@ -13,7 +13,7 @@
 
 namespace backplane::bench {
 
-// `make` gets the driver's own arguments, which follow the task's, and returns the target.
+// `make` creates the target from the driver's own arguments, which follow those of the task.
 template <typename Make>
 int drive(int count, char** arguments, const std::string& name, const Make& make) {
   try {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gloo without Backplane, as a peer: its collectives over TCP on the loopback interface. ALGORITHM=ring (the default)
-// or bcube chooses that of all_reduce.
+// Gloo without Backplane as a peer: its collectives over TCP on the loopback interface. The variable ALGORITHM, ring
+// (default) or bcube, selects the algorithm of all_reduce.
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
@@ -58,7 +58,7 @@ class GlooTarget final : public backplane::bench::Target {
   }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  // Gloo has no asynchronous collectives, and reduce_scatter only for buffers of a fixed place.
+  // Gloo has no asynchronous collectives, and reduce_scatter only for buffers at fixed addresses.
   bool offers(Test test) const override { return test != Test::kReduceScatter && test != Test::kOverlap; }
 
   void prepare(const Row&, float* in, uint64_t in_count, float* out, uint64_t out_count) override {
@@ -159,7 +159,7 @@ class GlooTarget final : public backplane::bench::Target {
     }
   }
 
-  static constexpr uint64_t kMessages = uint64_t{1} << 60;  // a slot that no collective's tag comes to
+  static constexpr uint64_t kMessages = uint64_t{1} << 60;  // a slot outside the tags of collectives
   const int rank_;
   const int size_;
   const gloo::AllreduceOptions::Algorithm algorithm_ = algorithm();
@@ -177,7 +177,7 @@ class GlooTarget final : public backplane::bench::Target {
 
 int main(int count, char** arguments) {
   return backplane::bench::drive(count, arguments, "raw-gloo", [](const std::vector<std::string>& own) {
-    if (own.empty()) throw std::invalid_argument("the last argument is a directory in which ranks meet");
+    if (own.empty()) throw std::invalid_argument("the last argument must be a directory for the rendezvous");
     return std::make_unique<GlooTarget>(own.front());
   });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MPI as a peer; built once for each MPI that is installed.
+// MPI as a peer. Built for each installed MPI.
 #define OMPI_SKIP_MPICXX 1  // the C++ bindings that MPI has given up
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -35,7 +35,7 @@ class MpiTarget final : public backplane::bench::Target {
   int size() const override { return size_; }
   bool offers(backplane::bench::Test) const override { return true; }
 
-  // An error ends the job (MPI_ERRORS_ARE_FATAL), so statuses need no look.
+  // Errors end the job (MPI_ERRORS_ARE_FATAL), so statuses are not checked.
   void run(const Step& step) override {
     const int count = count_of(step);
     switch (step.op) {

@@ -27,7 +27,7 @@ std::shared_ptr<tensorpipe::Context> make_context(const std::string& transport) 
   return context;
 }
 
-constexpr const char* kNull = "null";  // a payload like that of a call without arguments
+constexpr const char* kNull = "null";  // the payload of a call without arguments
 
 tensorpipe::Message message_of(uint8_t* data, size_t bytes) {
   tensorpipe::Message message;
@@ -36,7 +36,7 @@ tensorpipe::Message message_of(uint8_t* data, size_t bytes) {
   return message;
 }
 
-// Gives back each message, out of the same memory each time.
+// Returns each message, from the same memory each time.
 void echo(const std::shared_ptr<tensorpipe::Pipe>& pipe, const std::shared_ptr<std::vector<uint8_t>>& memory) {
   pipe->readDescriptor(
       [weak = std::weak_ptr(pipe), memory](const tensorpipe::Error& error, const tensorpipe::Descriptor& descriptor) {
@@ -88,7 +88,7 @@ BareTensorPipe::~BareTensorPipe() {
   state_->context->join();
 }
 
-void BareTensorPipe::round_trip(std::vector<uint8_t>* data, std::vector<uint8_t>* answer) {
+void BareTensorPipe::round_trip(std::vector<uint8_t>* data, std::vector<uint8_t>* reply) {
   std::promise<tensorpipe::Error> done;
   tensorpipe::Pipe& pipe = *state_->pipe;
   char payload[4] = {};
@@ -97,7 +97,7 @@ void BareTensorPipe::round_trip(std::vector<uint8_t>* data, std::vector<uint8_t>
     if (error) return done.set_value(error);
     tensorpipe::Allocation allocation;
     allocation.payloads.push_back({payload});
-    if (!data->empty()) allocation.tensors.push_back({tensorpipe::CpuBuffer{answer->data()}});
+    if (!data->empty()) allocation.tensors.push_back({tensorpipe::CpuBuffer{reply->data()}});
     pipe.read(allocation, [&done](const tensorpipe::Error& failed) { done.set_value(failed); });
   });
   require(done.get_future().get());

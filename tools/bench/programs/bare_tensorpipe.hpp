@@ -11,19 +11,19 @@
 
 namespace backplane::bench {
 
-// TensorPipe by itself, with the transports and channels that torch and the plugin register: rank 1 sends back what
-// rank 0 sends, from within TensorPipe's callbacks.
+// Bare TensorPipe with the transports and channels of torch and the plugin. Rank 1 returns what rank 0 sends, within
+// TensorPipe's callbacks.
 class BareTensorPipe {
  public:
-  // `transport`: "shm" or "uv". Both ranks meet in the store.
+  // `transport`: "shm" or "uv". The ranks connect through the store.
   BareTensorPipe(int rank, Store& store, const std::string& transport);
   ~BareTensorPipe();
   BareTensorPipe(const BareTensorPipe&) = delete;
   BareTensorPipe& operator=(const BareTensorPipe&) = delete;
 
-  // On rank 0: a message with `data` as its tensor, or with none if that is empty, and back into `answer`, which is as
-  // large. Blocks. May be the same vector; a call's argument and its result are not.
-  void round_trip(std::vector<uint8_t>* data, std::vector<uint8_t>* answer);
+  // On rank 0: sends a message with `data` as its tensor (none if empty) and receives the reply into `reply`, which
+  // must have the same size and may be the same vector. Blocks.
+  void round_trip(std::vector<uint8_t>* data, std::vector<uint8_t>* reply);
 
  private:
   struct State;

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Rounds, and batches of a turn.
+// The minimum of rounds, and of batches per turn.
 size_t min_rounds(const Arguments& arguments) { return arguments.quick ? 1 : 3; }
 
 double batch_us(const Action& action, const Scenario& scenario) {
@@ -29,14 +29,14 @@ double quantile(std::vector<double> values, double q) {
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-// What rank 0 wants.
-bool agreed(ProcessGroup& group, bool wanted) {
-  uint8_t answer = wanted ? 1 : 0;
-  group.broadcast(as_buffer(answer), 0);
-  return answer != 0;
+// Returns rank 0's value on all ranks.
+bool agree(ProcessGroup& group, bool value) {
+  uint8_t shared = value ? 1 : 0;
+  group.broadcast(as_buffer(shared), 0);
+  return shared != 0;
 }
 
-// How busy the machine is: processes that run or want to, over the last minute.
+// The load average of the last minute.
 double load() {
   double minutes[1] = {-1};
   return ::getloadavg(minutes, 1) == 1 ? minutes[0] : -1;
@@ -60,7 +60,7 @@ void print_json(const std::string& bare, const std::vector<Outcome>& outcomes) {
   fmt::print("{}\n", report.dump(2));
 }
 
-// One turn, microseconds per operation; which: 0 bare, 1 ours.
+// Runs one turn and returns microseconds per operation. `which`: 0 bare, 1 ours.
 using Turn = std::function<double(size_t which)>;
 
 Outcome take_turns(const Scenario& scenario, const Arguments& arguments, ProcessGroup& group, bool warm,
@@ -68,7 +68,7 @@ Outcome take_turns(const Scenario& scenario, const Arguments& arguments, Process
   std::vector<double> times[2];
   std::vector<double> ratios;
   const auto end = Clock::now() + std::chrono::duration<double>(arguments.quick ? 0 : arguments.seconds);
-  for (size_t round = 0; agreed(group, ratios.size() < min_rounds(arguments) || Clock::now() < end); ++round) {
+  for (size_t round = 0; agree(group, ratios.size() < min_rounds(arguments) || Clock::now() < end); ++round) {
     double us[2] = {};
     us[round % 2] = turn(round % 2);
     us[1 - round % 2] = turn(1 - round % 2);
@@ -103,13 +103,13 @@ Outcome compare(const Scenario& scenario, const Arguments& arguments, ProcessGro
 Outcome compare_apart(const Scenario& scenario, const Arguments& arguments, ProcessGroup& group, const MakeAction& bare,
                       const MakeAction& ours) {
   constexpr auto kTurn = std::chrono::milliseconds(50);
-  constexpr int kToWarmUp = 2;
+  constexpr int kWarmUpBatches = 2;
   return take_turns(scenario, arguments, group, true, [&](size_t which) {
     const Action side = which == 0 ? bare() : ours();
     std::vector<double> batches = {0};
     group.barrier();
     if (group.rank() == 0) {
-      for (int i = 0; i < kToWarmUp; ++i) batch_us(side, scenario);
+      for (int i = 0; i < kWarmUpBatches; ++i) batch_us(side, scenario);
       batches.clear();
       const auto end = Clock::now() + (arguments.quick ? kTurn / 50 : kTurn);
       while (batches.size() < min_rounds(arguments) || Clock::now() < end) batches.push_back(batch_us(side, scenario));

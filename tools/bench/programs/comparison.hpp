@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two ways of doing the same thing, timed side by side. They take turns in short batches, A B, B A, A B ..., so that
-// whatever else the machine does slows both alike; what is reported as the ratio is the median over the rounds of the
-// ratio within a round, which shared noise leaves alone. The fastest batches show what a quiet machine would.
+// Compares Backplane with a bare library. Both alternate in short batches, A B, B A, A B ..., so that other load
+// affects both alike. The reported ratio is the median of the ratios within rounds. The fastest batches estimate the
+// times of an idle machine.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace backplane::bench {
 
 using Action = std::function<void()>;
 
-// A program that holds contests.
+// The arguments of a comparing program.
 struct Arguments {
   bool json = false;    // instead of the table
-  bool quick = false;   // a few calls of each, to see that everything runs
-  bool pin = false;     // each rank, the bare library's threads and ours alike, to a core of its own
-  double seconds = 4;   // of each contest
+  bool quick = false;   // a few calls of each, as a smoke test
+  bool pin = false;     // each rank with all its threads to its own core
+  double seconds = 4;   // per scenario
   std::string options;  // of the backend, as in "poll=0s&io_threads=2"
 };
 // --json, --quick, --pin, --seconds N, --options TEXT. Ends the process on wrong arguments and after --help.
@@ -31,7 +31,7 @@ struct Scenario {
   std::string what;
   uint64_t bytes = 0;   // of one operation
   int calls = 1;        // per batch
-  double per_call = 1;  // operations in a call: a round trip is two messages
+  double per_call = 1;  // operations per call: 2 for a round trip
 };
 
 struct Outcome {
@@ -41,23 +41,23 @@ struct Outcome {
   double ours_us = 0;
   double fastest_bare_us = 0;
   double fastest_ours_us = 0;
-  double ratio = 0;  // ours to bare
+  double ratio = 0;  // ours divided by bare
   double low = 0;    // its quartiles
   double high = 0;
 };
 
-// All ranks of `group` call it with the same scenario; they meet in it before each batch, and rank 0 says when to stop.
+// All ranks of `group` call it with the same scenario. A barrier precedes each batch, and rank 0 decides when to stop.
 Outcome compare(const Scenario& scenario, const Arguments& arguments, ProcessGroup& group, const Action& bare,
                 const Action& ours);
 
-// The same for sides whose threads poll, which would take the processors from the other one's: a side is there only
-// while it has its turn. That is as many batches, by rank 0 alone, as there is time for in 50 ms, of which the median
-// counts, behind two to warm up. All ranks make a side; it goes with the action.
+// The same for libraries whose threads poll and would take processor time from the other one: all ranks create the
+// action for each turn and destroy it afterwards. A turn is two warm-up batches, then 50 ms of batches on rank 0 alone;
+// their median counts.
 using MakeAction = std::function<Action()>;
 Outcome compare_apart(const Scenario& scenario, const Arguments& arguments, ProcessGroup& group, const MakeAction& bare,
                       const MakeAction& ours);
 
-// Prints a table, or JSON, to stdout. `bare` names the library that ours is compared with.
+// Prints a table, or JSON, to stdout. `bare`: the name of the other library.
 void print(const std::string& bare, const std::vector<Outcome>& outcomes, bool json);
 
 }  // namespace backplane::bench

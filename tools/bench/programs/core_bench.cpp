@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the core adds to an operation of a plugin: a backend that does nothing, called directly through its table, and
-// through the C and C++ APIs (checks, flight recorder, dispatch).
+// The core's overhead per operation: a backend that does nothing, called through its function table, and through the C
+// and C++ APIs (checks, flight recorder, dispatch).
 #include <benchmark/benchmark.h>
 
 #include "backplane/backplane.hpp"
@@ -38,7 +38,8 @@ class Counted {
   explicit Counted(benchmark::State& state) : state_(state), before_(NoopBackend::calls) {}
   ~Counted() {
     const uint64_t calls = NoopBackend::calls - before_;
-    if (calls != static_cast<uint64_t>(state_.iterations())) state_.SkipWithError("an operation went elsewhere");
+    if (calls != static_cast<uint64_t>(state_.iterations()))
+      state_.SkipWithError("an operation did not reach the backend");
   }
   Counted(const Counted&) = delete;
   Counted& operator=(const Counted&) = delete;
@@ -51,7 +52,7 @@ class Counted {
 void direct_submit(benchmark::State& state) {
   const Counted counted(state);
   const bp_process_group_api* table = &NoopBackend::table();
-  benchmark::DoNotOptimize(table);  // as if it came out of a plugin
+  benchmark::DoNotOptimize(table);  // like a table of a plugin
   const bp_op op = all_reduce();
   for (auto _ : state) {
     bp_error err;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What stays on in production: the flight recorder, and the comparison of collectives (BACKPLANE_FINGERPRINT), with it
-// off in the same run. The latter: all_reduces of 64 KiB over gloo, between two processes for each mode. Pairs work
-// only when the benchmark asks them to, one pair at a time. "off" is there twice: how far two pairs that do the same
-// are apart is what the others' distance has to be compared with. What a stopwatch cannot tell, processor time can:
-// that of the thread that calls, and that of the core's own threads, one of which compares.
+// The cost of comparing collectives (BACKPLANE_FINGERPRINT) and of the flight recorder: all_reduces of 64 KiB over gloo
+// between two processes per mode. One pair works at a time. Two pairs run with "off"; their difference is the noise.
+// The processor time of the calling thread and of the core's threads, one of which compares, shows what elapsed time
+// hides.
 #include <benchmark/benchmark.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -37,7 +36,7 @@ namespace {
 
 constexpr size_t kElements = 16384;  // of 4 bytes
 constexpr uint32_t kBatch = 50;
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kTimeout = std::chrono::seconds(60);
 
 void two_clock_readings(benchmark::State& state) {
   for (auto _ : state) {
@@ -63,7 +62,7 @@ int64_t cpu_of_caller() {
   return static_cast<int64_t>(now.tv_sec) * 1000000000 + now.tv_nsec;
 }
 
-// Of all threads that the core has started in this process: they are named bp-reporter, bp-store-...
+// The processor time of the threads that the core has started, which are named bp-*.
 int64_t cpu_of_core() {
   int64_t sum = 0;
   for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -76,22 +75,21 @@ int64_t cpu_of_core() {
   return sum;
 }
 
-// What a rank spent on a batch; nanoseconds.
+// The cost of a batch on one rank, in nanoseconds.
 struct Spent {
   int64_t time = 0;
   int64_t caller = 0;
   int64_t core = 0;
 };
 
-// One rank: does as many all_reduces as it is asked for and answers with what they cost, until the other end of the
-// socket is closed.
+// One rank: performs the requested number of all_reduces and replies with their cost, until the socket is closed.
 void work(int rank, const std::string& store, int socket) {
   GroupOptions options;
   options.backend = "gloo";
   options.store = Store::file(store);
   options.rank = rank;
   options.world_size = 2;
-  options.timeout = kPatience;
+  options.timeout = kTimeout;
   ProcessGroup group = ProcessGroup::create(options);
   std::vector<float> data(kElements, 1);
   uint32_t count = 0;
@@ -109,7 +107,7 @@ void work(int rank, const std::string& store, int socket) {
   }
 }
 
-// Two processes that work in one mode.
+// Two processes in one mode.
 class Pair {
  public:
   Pair(const std::string& name, const std::string& mode, const std::string& directory) : name_(name) {
@@ -127,7 +125,7 @@ class Pair {
 
   const std::string& name() const { return name_; }
 
-  // Of each the most that a rank spent; nothing: a rank failed.
+  // The maximum of each cost over both ranks; none if a rank failed.
   std::optional<Spent> batch(uint32_t count) const {
     for (const int socket : sockets_) {
       if (::write(socket, &count, sizeof count) != sizeof count) return std::nullopt;
@@ -148,8 +146,8 @@ class Pair {
     const pid_t pid = ::fork();
     if (pid < 0) throw std::runtime_error("no process");
     if (pid == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);                       // no rank is left alone
-      ::close_range(3, static_cast<unsigned>(ends[1]) - 1, 0);  // the parent's ends, this rank's and others'
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);                       // ends with the parent
+      ::close_range(3, static_cast<unsigned>(ends[1]) - 1, 0);  // inherited ends of sockets
       run(rank, store, ends[1]);
     }
     ::close(ends[1]);
@@ -187,7 +185,7 @@ void all_reduce_64k(benchmark::State& state, const Pair& pair) {
   state.counters["caller_cpu_ns"] = static_cast<double>(caller) / kBatch / static_cast<double>(state.iterations());
 }
 
-// About kLong of all_reduces back to back: the core compares once a second.
+// Runs all_reduces for about kLong, because the core compares once a second.
 void comparing(benchmark::State& state, const Pair& pair) {
   constexpr int64_t kLong = 3'000'000'000;
   for (auto _ : state) {
@@ -207,7 +205,7 @@ void comparing(benchmark::State& state, const Pair& pair) {
 int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   const test::ScopedDirectory directory;
-  std::vector<std::unique_ptr<Pair>> pairs;  // before there is any thread
+  std::vector<std::unique_ptr<Pair>> pairs;  // before any thread is started
   const std::array<std::pair<const char*, const char*>, 4> modes = {
       {{"off", "off"}, {"sampled", "sampled"}, {"off_again", "off"}, {"always", "always"}}};
   for (const auto& [name, mode] : modes) {

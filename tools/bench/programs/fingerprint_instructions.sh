@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# fingerprint_instructions.sh FINGERPRINT_BENCH: what comparing collectives costs, in instructions, because no stopwatch
-# resolves one part in a hundred of something that waits for another process. For an all_reduce of 64 KiB over gloo
-# between two processes, in each mode of BACKPLANE_FINGERPRINT:
+# fingerprint_instructions.sh FINGERPRINT_BENCH: the cost of comparing collectives, in instructions, because elapsed time
+# does not resolve 1% of an operation that waits for another process. For an all_reduce of 64 KiB over gloo between two
+# processes, in each mode of BACKPLANE_FINGERPRINT:
 #   in all    executed inside bp_group_run, on the thread that calls it
-#   core      those of them that are not the backend's, which completes the all_reduce
-#   compare   executed by one of the comparisons that a thread of the core makes once a second
+#   core      of these, all except the backend's
+#   compare   executed by one comparison, which a thread of the core makes once a second
 # Fails if nothing was counted, or if `sampled` adds 1% to the calling thread. Exits with 77 without valgrind.
 set -euo pipefail
 bench=$1
@@ -33,8 +33,8 @@ FNR == 1 { delete names }
   number = substr($1, 7)
   getline
   if (callee == "bp_group_run") { runs += number; in_all += $NF }
-  if (caller ~ /core::Group::perform/ && callee ~ /sdk::detail::submit/) backend += $NF
-  if (callee ~ /core::Group::compare_fingerprint/) { comparisons += number; compare += $NF }
+  if (caller ~ /core::Operations::/ && callee ~ /sdk::detail::submit/) backend += $NF
+  if (callee ~ /core::FingerprintCheck::compare_sampled/) { comparisons += number; compare += $NF }
 }
 END {
   if (runs == 0 || backend == 0 || comparisons == 0) exit 1

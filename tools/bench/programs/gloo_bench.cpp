@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kAddress = "127.0.0.1";
 
-// gloo as its own documentation uses it.
+// gloo as in its documentation.
 class BareGloo {
  public:
   BareGloo(int rank, const fs::path& directory) {
@@ -61,7 +61,7 @@ ProcessGroup make_group(int rank, const Store& store, const std::string& algorit
   return ProcessGroup::create(options);
 }
 
-// The sum of 1 and 2, from both.
+// The sum must be 1 + 2.
 void check(const Action& action, std::vector<float>& data, int rank, const char* who) {
   std::fill(data.begin(), data.end(), static_cast<float>(rank + 1));
   action();
@@ -84,10 +84,10 @@ void body(int rank, const fs::path& directory, const Arguments& arguments) {
       const Action our_call = [&group, &data] { group.all_reduce(data); };
       check(bare_call, data, rank, "gloo");
       check(our_call, data, rank, "the plugin");
-      std::fill(data.begin(), data.end(), 0.0F);  // stays 0 however often it is summed
+      std::fill(data.begin(), data.end(), 0.0F);  // stays 0 in repeated sums
       outcomes.push_back(compare(scenario, arguments, group, bare_call, our_call));
     }
-    group.barrier();  // no rank leaves before the other is done
+    group.barrier();  // waits for the other rank
   }
   if (rank == 0) print("gloo", outcomes, arguments.json);
 }
@@ -96,7 +96,7 @@ void body(int rank, const fs::path& directory, const Arguments& arguments) {
 }  // namespace backplane::bench
 
 int main(int argc, char** argv) {
-  using namespace backplane::bench;  // NOLINT: this is its main
+  using namespace backplane::bench;  // NOLINT: main
   const Arguments arguments = parse(argc, argv);
   return on_two_ranks(arguments.pin, [&arguments](int rank, const std::filesystem::path& directory) {
     body(rank, directory, arguments);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long it takes to see what a hundred plugin files hold: inside the library, and as `backplane list`.
+// The time to list a hundred plugin files: inside the library, and by `backplane list`.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -25,7 +25,7 @@ std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Copies of one plugin, each with an id of its own.
+// Copies of one plugin with different ids.
 void fill(const std::filesystem::path& directory) {
   const std::string original = "bench-000";
   std::string image = read_file(BACKPLANE_BENCH_PLUGIN);
@@ -43,10 +43,10 @@ void fill(const std::filesystem::path& directory) {
   }
 }
 
-// Empty if the report names all the copies, and all are available.
+// Returns an error text unless the report lists all copies as available.
 std::string objection_to(const std::string& report) {
   const nlohmann::json list = nlohmann::json::parse(report, nullptr, false);
-  if (list.is_discarded()) return "this is no JSON";
+  if (list.is_discarded()) return "the output is not JSON";
   int available = 0;
   for (const auto& backend : list["backends"]) {
     const bool copy = backend["id"].get<std::string>().starts_with("bench-");

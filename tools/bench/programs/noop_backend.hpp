@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backend of this program whose operations are done at once, to see what the way there costs.
+// A backend whose operations complete immediately, to measure the overhead of the core.
 #pragma once
 
 #include <array>
@@ -51,7 +51,7 @@ class NoopBackend {
     return api;
   }
 
-  inline static uint64_t calls = 0;  // of submit: shows that every operation came here
+  inline static uint64_t calls = 0;  // of submit
 
  private:
   static int32_t init(const bp_backend*, const bp_init* request, bp_agent* agent, bp_error*) {

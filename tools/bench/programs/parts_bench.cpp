@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the core's share of an operation goes (core_bench measures the whole).
+// The parts of the core's overhead per operation; core_bench measures the whole.
 #include <benchmark/benchmark.h>
 
 #include "group/operation.hpp"

@@ -14,7 +14,7 @@ static const struct {
 
 static int32_t init(const bp_backend* self, const bp_init* request, bp_agent* agent, bp_error* err) {
   (void)self, (void)request, (void)agent;
-  return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "this plugin is only there to be listed");
+  return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "this plugin only serves list_bench");
 }
 
 static const bp_capability send_op = {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The core's arithmetic, on 16 KiB that stay in the cache: bytes of result per second.
+// The core's reductions of 16 KiB in the cache, in bytes of result per second.
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kBytes = UINT64_C(16) << 10;
 
-// Numbers between 1/4 and 8 or so: infinities, NaN and f32's subnormal numbers cost some processors more. Seed 1.
+// Numbers between about 1/4 and 8, because infinities, NaN and subnormal numbers are slow on some processors. Seed 1.
 std::vector<unsigned char> numbers(uint32_t dtype) {
   std::mt19937 random(1);
   std::vector<unsigned char> bytes(kBytes);
@@ -36,12 +36,12 @@ void combine_all(benchmark::State& state, uint32_t dtype, uint32_t reduce_op) {
     benchmark::ClobberMemory();
   }
   std::vector<unsigned char> plain(kBytes);
-  combine_anywhere(dtype, reduce_op, plain.data(), left.data(), right.data(), kBytes / dtype_size(dtype));
-  if (out != plain) state.SkipWithError("it is not what every processor computes");
+  combine_portable(dtype, reduce_op, plain.data(), left.data(), right.data(), kBytes / dtype_size(dtype));
+  if (out != plain) state.SkipWithError("the result differs from the portable implementation");
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kBytes));
 }
 
-// Of many inputs at once, or in pairs.
+// Reduces many inputs at once, or in pairs.
 void reduce_all(benchmark::State& state, uint32_t dtype, uint32_t reduce_op, size_t ranks, bool in_pairs) {
   const std::vector<std::vector<unsigned char>> data(ranks, numbers(dtype));
   std::vector<const void*> inputs;
@@ -59,8 +59,8 @@ void reduce_all(benchmark::State& state, uint32_t dtype, uint32_t reduce_op, siz
     benchmark::ClobberMemory();
   }
   std::vector<unsigned char> plain(kBytes);
-  reduce_anywhere(dtype, reduce_op, plain.data(), {inputs.data(), nullptr, ranks}, ranks, count);
-  if (!in_pairs && out != plain) state.SkipWithError("it is not what every processor computes");
+  reduce_portable(dtype, reduce_op, plain.data(), {inputs.data(), nullptr, ranks}, ranks, count);
+  if (!in_pairs && out != plain) state.SkipWithError("the result differs from the portable implementation");
   state.SetBytesProcessed(static_cast<int64_t>(state.iterations() * kBytes));
 }
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls against bare TensorPipe that sends the same there and back: "null" is a function without arguments, "short" the
-// same registered as a short one, "echo" returns the array that it is given (which stays as it is: the answer has
-// memory of its own on both sides). --options names the agent: "tensorpipe" (the default, both over shm),
-// "tensorpipe?transports=uv" (both over uv), "process_group" (over the backend shm; TensorPipe over uv, whose threads
-// sleep while it has nothing to do).
+// RPC calls compared with bare TensorPipe, which sends the same data there and back. "null": a function without
+// arguments; "inline": the same, registered as an inline function; "echo": returns its array argument, in new memory on
+// both contestants. --options selects the agent: "tensorpipe" (default, both over shm), "tensorpipe?transports=uv"
+// (both over uv), "process_group" (over the backend shm; TensorPipe over uv, whose idle threads sleep).
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -23,24 +22,24 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-// Both sides, each made anew for each of its turns.
-class Sides {
+// Creates the bare library and the worker for each turn.
+class Contestants {
  public:
-  Sides(int rank, const Store& store, std::string agent)
+  Contestants(int rank, const Store& store, std::string agent)
       : rank_(rank),
         store_(store),
         agent_(std::move(agent)),
         transport_(agent_.starts_with("tensorpipe") && agent_.find("=uv") == std::string::npos ? "shm" : "uv") {}
 
   std::shared_ptr<BareTensorPipe> bare() {
-    Store store = next_place();
+    Store store = next_store();
     return std::make_shared<BareTensorPipe>(rank_, store, transport_);
   }
   std::shared_ptr<rpc::Worker> worker() {
     rpc::RpcOptions options;
     options.backend = agent_;
     options.group = "shm";
-    options.store = next_place();
+    options.store = next_store();
     options.rank = rank_;
     options.world_size = 2;
     return {new rpc::Worker(rpc::Worker::join("worker" + std::to_string(rank_), options)), [](rpc::Worker* worker) {
@@ -50,7 +49,7 @@ class Sides {
   }
 
  private:
-  Store next_place() { return store_.with_prefix("turn" + std::to_string(++turns_)); }
+  Store next_store() { return store_.with_prefix("turn" + std::to_string(++turns_)); }
 
   const int rank_;
   const Store store_;
@@ -59,7 +58,7 @@ class Sides {
   int turns_ = 0;
 };
 
-// What was sent is what comes back.
+// Checks that the reply equals the request.
 void check(const rpc::Worker& worker, BareTensorPipe* bare, uint64_t bytes) {
   Bytes data(bytes);
   std::iota(data.begin(), data.end(), uint8_t{1});
@@ -67,8 +66,8 @@ void check(const rpc::Worker& worker, BareTensorPipe* bare, uint64_t bytes) {
   Bytes back(bytes);
   bare->round_trip(&data, &back);
   if (back != expected || data != expected) throw std::runtime_error("wrong bytes from TensorPipe");
-  const auto answer = worker.rpc_sync<rpc::Array<uint8_t>>(1, "echo", rpc::Array<uint8_t>(data.data(), data.size()));
-  if (!std::equal(answer.begin(), answer.end(), expected.begin(), expected.end())) {
+  const auto reply = worker.rpc_sync<rpc::Array<uint8_t>>(1, "echo", rpc::Array<uint8_t>(data.data(), data.size()));
+  if (!std::equal(reply.begin(), reply.end(), expected.begin(), expected.end())) {
     throw std::runtime_error("wrong bytes from a call");
   }
 }
@@ -76,7 +75,7 @@ void check(const rpc::Worker& worker, BareTensorPipe* bare, uint64_t bytes) {
 void body(int rank, const std::filesystem::path& directory, const Arguments& arguments) {
   Store store = Store::file((directory / "store").string());
   rpc::register_function("null", [] {});
-  rpc::register_inline_function("short", [] {});
+  rpc::register_inline_function("inline", [] {});
   rpc::register_function("echo", [](const rpc::Array<uint8_t>& data) { return data; });
   GroupOptions options;
   options.backend = "shm";
@@ -84,9 +83,9 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
   options.rank = rank;
   options.world_size = 2;
   ProcessGroup group = ProcessGroup::create(options);
-  Sides sides(rank, store, arguments.options.empty() ? "tensorpipe" : arguments.options);
+  Contestants contestants(rank, store, arguments.options.empty() ? "tensorpipe" : arguments.options);
   std::vector<Outcome> outcomes;
-  std::vector<Scenario> scenarios = {{"null", 0, 20, 1}, {"short", 0, 20, 1}};
+  std::vector<Scenario> scenarios = {{"null", 0, 20, 1}, {"inline", 0, 20, 1}};
   for (const uint64_t bytes : {4 << 10, 1 << 20, 64 << 20}) {
     scenarios.push_back({"echo", bytes, bytes > (1 << 16) ? 1 : 20, 1});
   }
@@ -95,17 +94,17 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
     Bytes back(scenario.bytes);
     const rpc::Array<uint8_t> array(data.data(), data.size());
     if (scenario.bytes > 0) {
-      const auto bare = sides.bare();
-      const auto worker = sides.worker();
+      const auto bare = contestants.bare();
+      const auto worker = contestants.worker();
       if (rank == 0) check(*worker, bare.get(), scenario.bytes);
       group.barrier();
     }
-    const MakeAction bare = [&sides, &data, &back]() -> Action {
-      const auto side = sides.bare();
+    const MakeAction bare = [&contestants, &data, &back]() -> Action {
+      const auto side = contestants.bare();
       return [side, &data, &back] { side->round_trip(&data, &back); };
     };
-    const MakeAction ours = [&sides, &array, &scenario]() -> Action {
-      const auto side = sides.worker();
+    const MakeAction ours = [&contestants, &array, &scenario]() -> Action {
+      const auto side = contestants.worker();
       return [side, &array, &scenario] {
         if (scenario.bytes == 0) return side->rpc_sync(1, scenario.what);
         side->rpc_sync<rpc::Array<uint8_t>>(1, "echo", array);
@@ -120,7 +119,7 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
 }  // namespace backplane::bench
 
 int main(int argc, char** argv) {
-  using namespace backplane::bench;  // NOLINT: this is its main
+  using namespace backplane::bench;  // NOLINT: main
   const Arguments arguments = parse(argc, argv);
   return on_two_ranks(arguments.pin, [&arguments](int rank, const std::filesystem::path& directory) {
     body(rank, directory, arguments);

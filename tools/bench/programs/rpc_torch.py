@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed.rpc as a peer of rpc_bench: the same calls between two processes, medians and the fastest batch.
+"""torch.distributed.rpc compared with rpc_bench: the same calls between two processes, median and fastest batch.
 
     python3 rpc_torch.py [SECONDS]     # of each line
 """

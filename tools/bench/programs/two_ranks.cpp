@@ -17,8 +17,7 @@ namespace backplane::bench {
 
 int on_two_ranks(bool pin, const std::function<void(int, const std::filesystem::path&)>& body) {
   if (pin && allowed_cores() < 2) {
-    std::fprintf(stderr,
-                 "two ranks cannot be pinned to a core each: this process may use one only; run it without --pin\n");
+    std::fprintf(stderr, "--pin needs two cores, and this process may use only one; run it without --pin\n");
     return 1;
   }
   const test::ScopedDirectory place;
@@ -35,7 +34,7 @@ int on_two_ranks(bool pin, const std::function<void(int, const std::filesystem::
   const pid_t other = fork();
   if (other < 0) throw std::runtime_error("fork failed");
   if (other == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // no rank is left alone
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // ends with the parent
     const int failed = run(1);
     std::fflush(stdout);
     _exit(failed);

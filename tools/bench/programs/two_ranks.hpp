@@ -6,9 +6,9 @@
 
 namespace backplane::bench {
 
-// Runs body(rank, directory) for ranks 0 (this process) and 1 (a child); `directory` is empty, for both to meet in.
-// Returns what main returns: 1 if a rank failed, after a line on stderr. No thread may run before.
-// `pin`: each with all its threads on a core of its own.
+// Runs body(rank, directory) for ranks 0 (this process) and 1 (a child). `directory` is empty, for the rendezvous.
+// Returns the exit status: 1 if a rank failed, which is reported on stderr. Call before any thread is started. `pin`:
+// binds each rank with all its threads to its own core.
 int on_two_ranks(bool pin, const std::function<void(int rank, const std::filesystem::path& directory)>& body);
 
 }  // namespace backplane::bench

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages through the plugin zmq against bare libzmq: two PAIR sockets over tcp. "message": half a round trip.
-// "stream": one of several messages that leave back to back, up to an answer of one byte to the last of them.
-// "all_reduce": both send, receive and add; what two ranks cannot do with less.
+// The plugin zmq compared with bare libzmq: two PAIR sockets over TCP. "message": half a round trip. "stream": messages
+// back to back until a one-byte reply to the last, per message. "all_reduce": both send, receive and add, the minimum
+// for two ranks.
 #include <zmq.h>
 
 #include <algorithm>
@@ -69,24 +69,24 @@ Action round_trip(int rank, Bytes& data, const Send& send, const Receive& receiv
   };
 }
 
-// From rank 0 to rank 1, and an answer.
+// From rank 0 to rank 1, then a reply.
 template <typename SendAll, typename Receive, typename Send>
-Action stream(int rank, const Scenario& scenario, Bytes& data, Bytes& answer, const SendAll& send_all,
+Action stream(int rank, const Scenario& scenario, Bytes& data, Bytes& reply, const SendAll& send_all,
               const Receive& receive, const Send& send) {
   const int count = static_cast<int>(scenario.per_call);
   if (rank == 0) {
-    return [count, &data, &answer, send_all, receive] {
+    return [count, &data, &reply, send_all, receive] {
       send_all(data, count);
-      receive(answer);
+      receive(reply);
     };
   }
-  return [count, &data, &answer, receive, send] {
+  return [count, &data, &reply, receive, send] {
     for (int i = 0; i < count; ++i) receive(data);
-    send(answer);
+    send(reply);
   };
 }
 
-// What this rank has, plus what the other one sends.
+// Adds the data of the other rank.
 template <typename Send, typename Receive>
 Action exchange(Bytes& data, Bytes& other, const Send& send, const Receive& receive) {
   return [&data, &other, send, receive] {
@@ -104,7 +104,7 @@ void check_sum(const Action& action, Bytes& data, int rank, const char* who) {
   }
 }
 
-// Rank 0's pattern is what rank 1 gets, and sends back if the action says so.
+// Rank 1 must receive rank 0's pattern, and rank 0 gets it back in a round trip.
 void check(const Action& action, Bytes& data, int rank, const char* who) {
   std::memset(data.data(), rank == 0 ? 0x5a : 0, data.size());
   action();
@@ -113,7 +113,7 @@ void check(const Action& action, Bytes& data, int rank, const char* who) {
   }
 }
 
-// A call is a round trip of two messages, or a stream of so many.
+// A call is a round trip of two messages, or a stream of messages.
 std::vector<Scenario> scenarios() {
   std::vector<Scenario> all;
   for (const uint64_t bytes : {4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20}) {
@@ -161,18 +161,18 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
       outcomes.push_back(compare(scenario, arguments, group, bare_call, our_call));
       continue;
     }
-    Bytes answer(1);
-    const bool there_and_back = scenario.what == "message";
-    const Action bare_call = there_and_back
+    Bytes reply(1);
+    const bool is_round_trip = scenario.what == "message";
+    const Action bare_call = is_round_trip
                                  ? round_trip(rank, data, bare_send, bare_receive)
-                                 : stream(rank, scenario, data, answer, bare_send_all, bare_receive, bare_send);
-    const Action our_call = there_and_back ? round_trip(rank, data, our_send, our_receive)
-                                           : stream(rank, scenario, data, answer, our_send_all, our_receive, our_send);
+                                 : stream(rank, scenario, data, reply, bare_send_all, bare_receive, bare_send);
+    const Action our_call = is_round_trip ? round_trip(rank, data, our_send, our_receive)
+                                          : stream(rank, scenario, data, reply, our_send_all, our_receive, our_send);
     check(bare_call, data, rank, "libzmq");
     check(our_call, data, rank, "the plugin");
     outcomes.push_back(compare(scenario, arguments, group, bare_call, our_call));
   }
-  group.barrier();  // no rank leaves before the other is done
+  group.barrier();  // waits for the other rank
   if (rank == 0) print("libzmq", outcomes, arguments.json);
 }
 
@@ -180,7 +180,7 @@ void body(int rank, const std::filesystem::path& directory, const Arguments& arg
 }  // namespace backplane::bench
 
 int main(int argc, char** argv) {
-  using namespace backplane::bench;  // NOLINT: this is its main
+  using namespace backplane::bench;  // NOLINT: main
   const Arguments arguments = parse(argc, argv);
   return on_two_ranks(arguments.pin, [&arguments](int rank, const std::filesystem::path& directory) {
     body(rank, directory, arguments);

@@ -15,7 +15,7 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // From now on; BP_NO_TIMEOUT (any negative number) means never.
+  // The time `timeout_ns` from now. Never for BP_NO_TIMEOUT (any negative number).
   static Deadline after(int64_t timeout_ns) {
     constexpr int64_t kFar = INT64_C(100) * 365 * 24 * 3600 * 1000000000;  // avoids overflow of the clock
     if (timeout_ns < 0) return Deadline(Clock::time_point::max());

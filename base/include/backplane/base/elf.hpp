@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads shared objects for this machine without running any of their code. The bytes may be anything: every offset,
-// size and count is checked, and at most 1 MiB is allocated at a time. All data is found through program headers, as
-// the dynamic loader does, so files without section headers are accepted.
+// size and count is checked, and at most 1 MiB of dynamic entries and 2 MiB of notes are read, whatever the size of the
+// file. All data is found through program headers, as the dynamic loader does, so files without section headers are
+// accepted.
 //
 // Format: System V gABI, chapters 4 and 5, and elf(5).
 #pragma once
@@ -29,7 +30,7 @@ struct ElfError {
   std::string text;
 };
 
-// Bytes to read from. The caller stays below size().
+// A source of bytes. Callers read only below size().
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
@@ -38,7 +39,7 @@ class ByteSource {
   virtual void read(uint64_t offset, std::span<std::byte> into) const = 0;
 };
 
-// Bytes in memory, which must outlive it.
+// Bytes in memory. The memory must outlive this object.
 class MemorySource final : public ByteSource {
  public:
   explicit MemorySource(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -51,7 +52,7 @@ class MemorySource final : public ByteSource {
   std::span<const std::byte> bytes_;
 };
 
-// The functions throw ElfError and what the source throws.
+// The functions throw ElfError and the exceptions of the source.
 class ElfFile {
  public:
   // Checks the headers and the segments for anything that would make dlopen crash or hang. `source` must outlive it.
@@ -77,14 +78,18 @@ class ElfFile {
   // The descriptions of all notes of this name and type. The name does not include its NUL.
   std::vector<std::vector<std::byte>> notes(std::string_view name, uint32_t type) const {
     std::vector<std::vector<std::byte>> found;
+    uint64_t total = 0;
     for (const Elf64_Phdr& segment : segments_) {
       if (segment.p_type != PT_NOTE) continue;
-      collect_notes(read_segment(segment, "note segment"), segment.p_align == 8 ? 8 : 4, name, type, found);
+      const std::vector<std::byte> bytes = read_segment(segment, "note segment");
+      total += bytes.size();
+      if (total > kMaxRead) damaged("its note segments together are larger than ", kMaxRead, " bytes");
+      collect_notes(bytes, segment.p_align == 8 ? 8 : 4, name, type, found);
     }
     return found;
   }
 
-  // From the file.
+  // Reads from an offset in the file.
   template <typename T>
   T read(uint64_t offset, const char* what = "structure") const {
     if (!is_inside(offset, sizeof(T), source_.size())) damaged("it is truncated: its ", what, " lies outside the file");
@@ -93,7 +98,7 @@ class ElfFile {
     return value;
   }
 
-  // From the memory that the loader maps from the file.
+  // Reads from an address in the segments that the loader maps.
   void read_mapped(uint64_t address, std::span<std::byte> into, const char* what) const {
     for (const Elf64_Phdr& segment : segments_) {
       if (segment.p_type != PT_LOAD || address < segment.p_vaddr) continue;

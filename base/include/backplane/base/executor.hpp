@@ -50,21 +50,21 @@ class Executor {
 
   explicit Executor(size_t max_threads, AtStop at_stop = AtStop::kRunQueued, OnStartFailure on_start_failure = {})
       : state_(std::make_shared<State>(max_threads, at_stop, std::move(on_start_failure))) {}
-  // Stops; waits without limit unless stop has detached the threads. A task may destroy the executor, which detaches
-  // them.
+  // Stops and waits without limit, unless stop has detached the threads. A task may destroy the executor, which then
+  // detaches the threads.
   ~Executor() {
     if (!state_->is_abandoned()) stop(inside() ? Deadline::after(0) : Deadline::never());
   }
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Any thread, does not block. Returns false, and leaves the task as it was, after stop. Throws std::system_error,
-  // and does not run the task, if there is no thread and none can be started.
+  // Any thread, does not block. After stop, returns false and leaves the task unchanged. Throws std::system_error, and
+  // does not run the task, if there is no thread and none can be started.
   bool add(Task&& task) { return state_->add(std::move(task)); }
 
   // Waits until the running tasks have returned. Queued tasks are run as well, or destroyed on this thread (AtStop).
   // Returns false if a task has not returned at the deadline: its thread is detached, and runs whatever is still queued
-  // when it returns. May be called again. Not from a task.
+  // when it returns. May be called again. Must not be called in a task.
   bool stop(Deadline deadline = Deadline::never()) { return state_->stop(deadline); }
 
   struct Counts {
@@ -78,7 +78,7 @@ class Executor {
   // Whether the calling thread runs a task of this executor.
   bool inside() const { return State::of_thread == state_.get(); }
 
-  // The implementation of BlockingScope. No effect on threads outside an executor. They nest.
+  // The implementation of BlockingScope. No effect on threads outside an executor. Calls nest.
   static void begin_blocking() { State::begin_blocking(); }
   static void end_blocking() { State::end_blocking(); }
 

@@ -13,8 +13,8 @@
 
 namespace backplane::base {
 
-// Copies the fields that these headers know. Fields of newer headers are left out, and the copy's size says so. Counts,
-// displacements and scalar still point to the caller's, which are valid until submit returns.
+// Copies the fields that these headers know, and sets the copy's size to theirs. Counts, displacements and scalar still
+// point to the caller's memory, which is valid until submit returns.
 inline bp_op known_part(const bp_op& op) {
   bp_op copy = {};
   const size_t size = std::min<size_t>(op.struct_size, sizeof copy);
@@ -23,8 +23,8 @@ inline bp_op known_part(const bp_op& op) {
   return copy;
 }
 
-// An operation that outlives submit: counts, displacements and scalar are copied. The buffers and `result` stay the
-// caller's, who keeps them until the operation is terminal. BP_OP_SYNC is cleared, since submit does not wait for it.
+// An operation that outlives submit: counts, displacements and scalar are copied. The buffers and `result` are not: the
+// caller keeps them until the operation is terminal. BP_OP_SYNC is cleared, because submit does not wait for it.
 class OwnedOp {
  public:
   // `world_size` elements of each list of counts or displacements are copied.

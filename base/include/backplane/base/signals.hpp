@@ -6,7 +6,7 @@
 
 namespace backplane::base {
 
-// While it exists, threads started by this thread block all signals, which are for the program's own threads.
+// While it exists, threads started by this thread block all signals, so that the program's own threads handle them.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

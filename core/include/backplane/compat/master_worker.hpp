@@ -35,12 +35,12 @@
 namespace backplane::compat {
 
 // The master's interface to the workers, which are ranks 1 to workers(). Each worker begins commands in the order of
-// the calls. Calls that return futures return at once, or, if kMostOpen commands of a worker are running, when the
+// the calls. Calls that return futures return at once, or, if kMaxOpen commands of a worker are running, when the
 // oldest of them has ended. A failure on a worker is an Error with its rank (Error::peer_rank); the loss of a worker
 // fails all calls that wait for it. Not thread-safe.
 class Master {
  public:
-  static constexpr size_t kMostOpen = 64;
+  static constexpr size_t kMaxOpen = 64;
 
   Master(rpc::Worker self, ProcessGroup group)
       : self_(std::move(self)), group_(std::move(group)), lines_(static_cast<size_t>(self_.world_size())) {}
@@ -62,7 +62,7 @@ class Master {
   template <typename R = void, typename... Arguments>
   rpc::Future<R> run_on(int worker, const std::string& command, const Arguments&... arguments) {
     Line& line = line_of(worker);
-    while (line.open.size() >= kMostOpen) {
+    while (line.open.size() >= kMaxOpen) {
       line.open.front().wait();
       line.open.pop_front();
     }
@@ -285,7 +285,7 @@ namespace backplane::compat {
 // on a worker if the master is lost.
 inline std::optional<Master> init_master_worker(const GroupOptions& options = {}, const std::string& agent = "") {
   detail::register_commands();
-  ProcessGroup group = init_process_group(options);
+  ProcessGroup group = backplane::init_process_group(options);
   const rpc::Worker self = detail::join_master(group, agent);
   if (group.rank() == 0) return Master(self, group);
   try {

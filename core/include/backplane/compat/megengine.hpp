@@ -37,7 +37,7 @@ inline std::string text_of(const std::exception_ptr& failure) {
 }
 
 // Blocks until all ranks have called it. Throws this rank's failure, or else that of the lowest rank that has one.
-inline void meet(ProcessGroup& group, const std::exception_ptr& failure, Timeout timeout) {
+inline void end_synchronized(ProcessGroup& group, const std::exception_ptr& failure, Timeout timeout) {
   std::vector<std::string> ends;
   try {
     ends = group.all_gather_object(text_of(failure), timeout);
@@ -102,7 +102,7 @@ auto synchronized(Function function, OptionalGroup group = {}, Timeout timeout =
     }
     if (group || is_distributed()) {
       ProcessGroup chosen = detail::chosen(group);
-      detail::meet(chosen, failure, timeout);
+      detail::end_synchronized(chosen, failure, timeout);
     }
     if (failure) std::rethrow_exception(failure);
     if constexpr (!kVoid) return std::move(*result);

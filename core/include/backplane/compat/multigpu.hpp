@@ -36,54 +36,54 @@ struct DeviceGroups {
   std::vector<ProcessGroup> members;  // one per device
 };
 
-// The address of rank 0's store server. Its host is the one at which the ranks found rank 0 (MASTER_ADDR).
-struct Meeting {
+// The address of rank 0's store server. Its host is MASTER_ADDR, at which the ranks have reached rank 0.
+struct StoreAddress {
   std::array<char, 256> host = {};
   int64_t port = 0;
 };
 
-inline Meeting agree_on_meeting(ProcessGroup& group, int64_t devices, std::optional<StoreServer>& server) {
+inline StoreAddress agree_on_store(ProcessGroup& group, int64_t devices, std::optional<StoreServer>& server) {
   std::array<int64_t, 2> bounds = {devices, -devices};
   group.all_reduce(bounds, ReduceOp::kMax);
   if (bounds[0] != -bounds[1]) {
     fail(Status::kInvalid, "the ranks pass between " + std::to_string(-bounds[1]) + " and " +
                                std::to_string(bounds[0]) + " buffers; all must pass the same number");
   }
-  Meeting meeting;
+  StoreAddress address;
   if (group.rank() == 0) {
     const char* const named = std::getenv("MASTER_ADDR");
     const std::string host = named == nullptr || *named == '\0' ? "127.0.0.1" : named;
     try {
       server.emplace(host);
-      meeting.port = server->port();
+      address.port = server->port();
     } catch (const Error&) {
-      group.broadcast(as_buffer(meeting.port), 0);  // port 0 tells the others
+      group.broadcast(as_buffer(address.port), 0);  // the other ranks fail at port 0
       throw;
     }
-    std::strncpy(meeting.host.data(), host.c_str(), meeting.host.size() - 1);
+    std::strncpy(address.host.data(), host.c_str(), address.host.size() - 1);
   }
-  group.broadcast(as_buffer(meeting.port), 0);
-  if (meeting.port == 0) fail(Status::kResource, "rank 0 cannot start the store server for the group of devices");
-  group.broadcast(meeting.host, 0);
-  return meeting;
+  group.broadcast(as_buffer(address.port), 0);
+  if (address.port == 0) fail(Status::kResource, "rank 0 cannot start the store server for the group of devices");
+  group.broadcast(address.host, 0);
+  return address;
 }
 
 // Starts them all at once: each waits for the others.
 inline DeviceGroups start_device_groups(ProcessGroup group, const std::vector<int>& devices) {
   DeviceGroups made;
   const int n = static_cast<int>(devices.size());
-  const Meeting meeting = agree_on_meeting(group, n, made.server);
+  const StoreAddress address = agree_on_store(group, n, made.server);
   const std::string backend = group.backend(Device::cuda(devices.front()));
   std::vector<std::optional<ProcessGroup>> members(devices.size());
   std::vector<std::exception_ptr> failures(devices.size());
   std::vector<std::thread> threads;
   for (int i = 0; i < n; ++i) {
     const auto at = static_cast<size_t>(i);
-    threads.emplace_back([&members, &failures, &devices, &meeting, &group, &backend, at, i, n] {
+    threads.emplace_back([&members, &failures, &devices, &address, &group, &backend, at, i, n] {
       try {
         GroupOptions options;
         options.backend = backend;
-        options.store = Store::connect(meeting.host.data(), static_cast<uint16_t>(meeting.port));
+        options.store = Store::connect(address.host.data(), static_cast<uint16_t>(address.port));
         options.rank = group.rank() * n + i;
         options.world_size = group.world_size() * n;
         options.name = group.name() + "/devices";

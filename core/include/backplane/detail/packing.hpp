@@ -110,7 +110,7 @@ class PackReducer {
   void reduce(ProcessGroup& group, std::span<const Buffer> buffers, std::span<const uint64_t> offsets,
               ReduceMethod method) {
     if (buffers.empty()) return;
-    // A single buffer on the pack's device is reduced where it lies.
+    // A single buffer on the pack's device is reduced without a copy.
     if (buffers.size() == 1 && buffers[0].device() == memory_.device) {
       group.all_reduce(buffers[0], op_of(method));
       return;

@@ -109,6 +109,7 @@ class FutureState {
   }
 
   bool done() {
+    check_process();
     const std::lock_guard lock(mutex_);
     return done_;
   }
@@ -116,6 +117,7 @@ class FutureState {
   bool wait(Timeout timeout) {
     using Clock = std::chrono::steady_clock;
     constexpr std::chrono::milliseconds kLook{100};
+    check_process();
     const bool forever = timeout < Timeout::zero();
     const auto end = forever ? Clock::time_point::max() : Clock::now() + std::min(timeout, Timeout::max() / 2);
     Waiter self;
@@ -152,6 +154,7 @@ class FutureState {
   }
   // Runs `callback` on a thread of the worker when the future is done.
   void when_done(std::function<void()> callback) {
+    check_process();
     {
       const std::lock_guard lock(mutex_);
       if (!done_) {
@@ -163,6 +166,12 @@ class FutureState {
   }
 
  private:
+  // Throws Status::kInvalid in a child made by fork, where the call never ends.
+  void check_process() const {
+    if (rpc_ == nullptr || bp_rpc_rank(rpc_.get()) >= 0) return;
+    int32_t rank = -1;
+    backplane::detail::call(bp_rpc_find, static_cast<const bp_rpc*>(rpc_.get()), "", &rank);
+  }
   T decode() {
     const auto subject = [this] {
       const char* const name = bp_rpc_worker_name(rpc_.get(), source_.worker);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Work and what else operations of ProcessGroup take and return.
+// Work, and the other types that operations of ProcessGroup take and return.
 #pragma once
 
 #include <cstddef>

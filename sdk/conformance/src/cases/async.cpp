@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Operations in flight: the results of work_test and work_wait. The ABI has no callbacks; a thread that waits and then
-// submits takes their place.
+// Operations in flight: the results of work_test and work_wait. Since the ABI has no callbacks, a thread that waits and
+// then submits stands for a callback.
 #include "async_support.hpp"
 
 namespace backplane::conformance {
@@ -27,8 +27,8 @@ struct Exchange {
     rank.require_ok(sending.submitted(), "submit of the send");
   }
   void check(Rank& rank) {
-    require_bytes(rank, got, key + static_cast<uint64_t>(rank.previous()), say("the message with tag ", tag));
-    rank.require_ok(sending.finish(rank.scaled(kPlenty)), "the send");
+    require_bytes(rank, got, key + static_cast<uint64_t>(rank.previous()), fmt::format("the message with tag {}", tag));
+    rank.require_ok(sending.finish(rank.scaled(kEndLimit)), "the send");
   }
 
   uint64_t key;
@@ -50,14 +50,14 @@ void test_is_monotonic(Rank& rank) {
   exchange.send(rank, *agent);
   rank.step("testing a recv until its message has come");
   Outcome last;
-  poll_until(rank.scaled(kPlenty), [&] { return (last = recv.test()).status != BP_AGAIN; });
+  poll_until(rank.scaled(kEndLimit), [&] { return (last = recv.test()).status != BP_AGAIN; });
   must_be(rank, last, BP_OK, "work_test, asked again and again,");
   rank.step("testing a recv that is done");
   for (int i = 0; i < 100; ++i) must_be(rank, recv.test(), BP_OK, "work_test of an operation that is done");
   Outcome elsewhere;
-  Aside([&] {
+  TestThread([&] {
     for (int i = 0; i < 100 && elsewhere.status == BP_OK; ++i) elsewhere = recv.test();
-  }).await(rank.scaled(kPlenty));
+  }).await(rank.scaled(kEndLimit));
   must_be(rank, elsewhere, BP_OK, "work_test of an operation that is done, from another thread,");
   must_be(rank, recv.test(), BP_OK, "work_test of an operation that is done, at last,");
   recv.release();
@@ -70,10 +70,10 @@ void wait_twice(Rank& rank) {
   Pending recv = exchange.receive(rank, *agent);
   exchange.send(rank, *agent);
   rank.step("waiting for a recv");
-  must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "work_wait");
+  must_be(rank, recv.wait(rank.scaled(kEndLimit)), BP_OK, "work_wait");
   rank.step("waiting for a recv that is done");
   for (const Nanoseconds timeout : {Nanoseconds{0}, Nanoseconds{1}, kSecond, Nanoseconds{BP_NO_TIMEOUT}}) {
-    must_be(rank, recv.wait(timeout), BP_OK, say("work_wait, asked again with a timeout of ", timeout, " ns,"));
+    must_be(rank, recv.wait(timeout), BP_OK, fmt::format("work_wait, asked again with a timeout of {} ns,", timeout));
     must_be(rank, recv.test(), BP_OK, "work_test after work_wait");
   }
   recv.release();
@@ -90,14 +90,14 @@ void wait_after_error(Rank& rank) {
   rank.barrier();
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
   rank.step("waiting for a recv whose message is too long");
-  must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_INVALID, "work_wait for a recv whose message is too long");
+  must_be(rank, recv.wait(rank.scaled(kEndLimit)), BP_INVALID, "work_wait for a recv whose message is too long");
   rank.step("waiting for a recv that has failed");
   for (int i = 0; i < 20; ++i) {
     must_be(rank, recv.wait(i % 2 == 0 ? 0 : kSecond), BP_INVALID, "work_wait for a recv that has failed");
     must_be(rank, recv.test(), BP_INVALID, "work_test of a recv that has failed");
   }
   recv.release();
-  rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send whose message was too long for its recv");
+  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send whose message was too long for its recv");
   ring(rank, *agent, "after a recv has failed", 2);
 }
 
@@ -107,13 +107,14 @@ void short_waits(Rank& rank) {
   Pending recv = exchange.receive(rank, *agent);
   for (const Nanoseconds timeout :
        {Nanoseconds{0}, Nanoseconds{1}, Nanoseconds{1000}, kMillisecond, 20 * kMillisecond}) {
-    rank.step(say("waiting ", timeout, " ns for a message that was not sent"));
-    for (int i = 0; i < 3; ++i) must_be(rank, recv.wait(timeout), BP_AGAIN, say("work_wait with ", timeout, " ns"));
+    rank.step(fmt::format("waiting {} ns for a message that was not sent", timeout));
+    for (int i = 0; i < 3; ++i)
+      must_be(rank, recv.wait(timeout), BP_AGAIN, fmt::format("work_wait with {} ns", timeout));
   }
   rank.barrier();
   exchange.send(rank, *agent);
   rank.step("waiting for a recv that short waits have not seen the end of");
-  must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "work_wait after short waits that saw no end");
+  must_be(rank, recv.wait(rank.scaled(kEndLimit)), BP_OK, "work_wait after short waits that saw no end");
   recv.release();
   exchange.check(rank);
 }
@@ -124,7 +125,7 @@ void wait_beside_submit(Rank& rank) {
   Pending recv = last.receive(rank, *agent);
   Outcome seen;
   {
-    const Aside waiting([&] { seen = recv.wait(rank.scaled(kPlenty) / 2); });
+    const TestThread waiting([&] { seen = recv.wait(rank.scaled(kEndLimit) / 2); });
     waiting.await_asleep();
     for (uint64_t i = 0; i < 10; ++i) ring(rank, *agent, "while another thread waits for a recv", 10 + i, 1);
     rank.require(!waiting.ended(), "work_wait in another thread waits until the message comes", "it has returned");
@@ -143,31 +144,31 @@ void submit_at_the_end(Rank& rank) {
   rank.step("submitting in the moment in which another operation has ended");
   Outcome failure;
   std::string what;
-  Aside([&] {
+  TestThread([&] {
     std::vector<uint8_t> got(64);
     const std::vector<uint8_t> sent(64, 9);
     Pending recv = agent->irecv(rank.previous(), 0, got.data(), got.size());
     for (uint64_t i = 0; i < 100 && what.empty(); ++i) {
       Pending send = agent->isend(rank.next(), i, sent.data(), sent.size());
-      if (!(failure = recv.wait(rank.scaled(kPlenty) / 2)).ok()) what = say("recv ", i);
+      if (!(failure = recv.wait(rank.scaled(kEndLimit) / 2)).ok()) what = fmt::format("recv {}", i);
       Pending following = agent->irecv(rank.previous(), i + 1, got.data(), got.size());
-      if (what.empty() && !(failure = following.submitted()).ok()) what = say("submit of recv ", i + 1);
+      if (what.empty() && !(failure = following.submitted()).ok()) what = fmt::format("submit of recv {}", i + 1);
       if (recv.in_flight() && what.empty()) recv.release();
       recv = std::move(following);
-      if (const Outcome done = send.finish(rank.scaled(kPlenty) / 2); what.empty() && !done.ok()) {
+      if (const Outcome done = send.finish(rank.scaled(kEndLimit) / 2); what.empty() && !done.ok()) {
         failure = done;
-        what = say("send ", i);
+        what = fmt::format("send {}", i);
       }
     }
     if (what.empty()) {
       Pending send = agent->isend(rank.next(), 100, sent.data(), sent.size());
-      if (!(failure = recv.finish(rank.scaled(kPlenty) / 2)).ok()) what = "recv 100";
-      if (const Outcome done = send.finish(rank.scaled(kPlenty) / 2); what.empty() && !done.ok()) {
+      if (!(failure = recv.finish(rank.scaled(kEndLimit) / 2)).ok()) what = "recv 100";
+      if (const Outcome done = send.finish(rank.scaled(kEndLimit) / 2); what.empty() && !done.ok()) {
         failure = done;
         what = "send 100";
       }
     }
-  }).await(rank.scaled(2 * kPlenty));
+  }).await(rank.scaled(2 * kEndLimit));
   rank.require(what.empty(), "operations that are submitted when another has just ended succeed",
                what + ": " + failure.text());
   ring(rank, *agent, "after that", 200);
@@ -184,19 +185,19 @@ void waits_in_several_threads(Rank& rank) {
   }
   std::vector<Outcome> seen(kThreads);
   {
-    std::vector<std::unique_ptr<Aside>> threads;
+    std::vector<std::unique_ptr<TestThread>> threads;
     for (size_t i = 0; i < kThreads; ++i) {
-      threads.push_back(std::make_unique<Aside>([&, i] { seen[i] = recvs[i].wait(rank.scaled(kPlenty) / 2); }));
+      threads.push_back(std::make_unique<TestThread>([&, i] { seen[i] = recvs[i].wait(rank.scaled(kEndLimit) / 2); }));
     }
     for (size_t i = kThreads; i-- > 0;) {
-      rank.step(say("waiting in ", kThreads, " threads for one recv each; message ", i, " is sent"));
+      rank.step(fmt::format("waiting in {} threads for one recv each; message {} is sent", kThreads, i));
       rank.barrier();
       exchanges[i]->send(rank, *agent);
-      rank.require(threads[i]->await(rank.scaled(kPlenty)), "the thread that waits for it is woken", "it is not");
+      rank.require(threads[i]->await(rank.scaled(kEndLimit)), "the thread that waits for it is woken", "it is not");
     }
   }
   for (size_t i = 0; i < kThreads; ++i) {
-    must_be(rank, seen[i], BP_OK, say("work_wait in thread ", i, " of ", kThreads));
+    must_be(rank, seen[i], BP_OK, fmt::format("work_wait in thread {} of {}", i, kThreads));
     recvs[i].release();
     exchanges[i]->check(rank);
   }
@@ -213,18 +214,18 @@ void autonomous(Rank& rank) {
     std::vector<uint8_t> got(kLarge);
     Pending recv = agent->irecv(partner, tag, got.data(), kLarge);
     Pending send = agent->isend(partner, tag, sent.data(), kLarge);
-    const std::string word = say("autonomous/", round, "/", std::min(rank.id(), partner));
+    const std::string word = fmt::format("autonomous/{}/{}", round, std::min(rank.id(), partner));
     if (rank.id() % 2 == round) {
       rank.step("waiting for large messages while the other rank makes no calls");
-      must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "a recv from a rank that makes no more calls");
-      must_be(rank, send.wait(rank.scaled(kPlenty)), BP_OK, "a send to a rank that makes no more calls");
+      must_be(rank, recv.wait(rank.scaled(kEndLimit)), BP_OK, "a recv from a rank that makes no more calls");
+      must_be(rank, send.wait(rank.scaled(kEndLimit)), BP_OK, "a send to a rank that makes no more calls");
       rank.publish(word, "done");
     } else {
       rank.step("making no calls while large messages are to come and to go");
       rank.await_value(word);
     }
-    rank.require_ok(recv.finish(rank.scaled(kPlenty)), "the recv");
-    rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+    rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "the recv");
+    rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
     require_bytes(rank, got, tag * 64 + static_cast<uint64_t>(partner), "a large message");
   }
 }
@@ -236,11 +237,11 @@ void progress_of_all(Rank& rank) {
   Pending send = agent->isend(rank.next(), 1, sent.data(), kLarge);
   Pending recv = agent->irecv(rank.previous(), 1, got.data(), kLarge);
   rank.step("waiting for a large recv while a large send without a waiter is in flight");
-  must_be(rank, recv.wait(rank.scaled(kPlenty)), BP_OK, "work_wait for the recv alone");
+  must_be(rank, recv.wait(rank.scaled(kEndLimit)), BP_OK, "work_wait for the recv alone");
   recv.release();
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()), "the large message");
-  rank.barrier();  // now every message has been received, and the sends have nothing left to wait for
-  must_be(rank, send.wait(rank.scaled(kPlenty)), BP_OK, "work_wait for the send, later,");
+  rank.barrier();  // every message has been received, so the sends must end
+  must_be(rank, send.wait(rank.scaled(kEndLimit)), BP_OK, "work_wait for the send, later,");
   send.release();
 }
 
@@ -249,30 +250,30 @@ void sync_equals_async(Rank& rank) {
   for (const bool sync : {false, true}) {
     for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{2000}}) {
       const std::string how = sync ? "with BP_OP_SYNC" : "without BP_OP_SYNC";
-      rank.step(say("receiving ", size, " bytes ", how));
+      rank.step(fmt::format("receiving {} bytes {}", size, how));
       const std::vector<uint8_t> sent = bytes_of(size + static_cast<uint64_t>(rank.id()), size);
       std::vector<uint8_t> got(size + 5);
       bp_result result = make_result();
       bp_op recv = recv_op(rank.previous(), 1, got.data(), got.size(), &result);
-      recv.timeout_ns = rank.scaled(kPlenty);
+      recv.timeout_ns = rank.scaled(kEndLimit);
       if (sync) recv.flags = BP_OP_SYNC;
       Pending send = agent->isend(rank.next(), 1, sent.data(), size);
       rank.require_ok(agent->run(recv), "a recv " + how);
       rank.require(result.bytes == size && result.source == rank.previous(),
-                   say("a message of ", size, " bytes from rank ", rank.previous(), " ", how),
-                   say(result.bytes, " bytes from rank ", result.source));
+                   fmt::format("a message of {} bytes from rank {} {}", size, rank.previous(), how),
+                   fmt::format("{} bytes from rank {}", result.bytes, result.source));
       got.resize(size);
       require_bytes(rank, got, size + static_cast<uint64_t>(rank.previous()), "a message received " + how);
-      rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+      rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
 
-      rank.step(say("sending ", size, " bytes ", how));
+      rank.step(fmt::format("sending {} bytes {}", size, how));
       got.resize(size + 5);
       Pending receiving = agent->irecv(rank.previous(), 2, got.data(), got.size());
       bp_op sending = send_op(rank.next(), 2, sent.data(), size);
-      sending.timeout_ns = rank.scaled(kPlenty);
+      sending.timeout_ns = rank.scaled(kEndLimit);
       if (sync) sending.flags = BP_OP_SYNC;
       rank.require_ok(agent->run(sending), "a send " + how);
-      rank.require_ok(receiving.finish(rank.scaled(kPlenty)), "the recv of a message that was sent " + how);
+      rank.require_ok(receiving.finish(rank.scaled(kEndLimit)), "the recv of a message that was sent " + how);
       got.resize(size);
       require_bytes(rank, got, size + static_cast<uint64_t>(rank.previous()), "a message sent " + how);
     }

@@ -37,10 +37,10 @@ void expect_cancelled_or_message(Rank& rank, Agent& agent, Message& message, Pen
   rank.barrier();
   Pending send = message.send(rank, agent);
   rank.step("receiving after a cancel");
-  rank.require_ok(recv.finish(rank.scaled(kPlenty)),
+  rank.require_ok(recv.finish(rank.scaled(kEndLimit)),
                   after.status == BP_CANCELLED ? "a recv after a cancelled one" : "a recv that could not be cancelled");
   message.check(rank);
-  rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
   ring(rank, agent, "after a cancel", 2);
 }
 
@@ -62,14 +62,14 @@ void cancel_beside_wait(Rank& rank) {
   Pending recv = message.receive(rank, *agent);
   Outcome seen;
   {
-    const Aside waiting([&] { seen = recv.wait(kSecond / 2); });
+    const TestThread waiting([&] { seen = recv.wait(kSecond / 2); });
     waiting.await_asleep();
     rank.step("cancelling a recv for which another thread waits");
     const Nanoseconds begin = now();
     recv.cancel();
     const Nanoseconds took = now() - begin;
     rank.check(took < rank.scaled(kSecond / 4), "work_cancel does not block",
-               say("it took ", took / kMillisecond, " ms while another thread waited half a second"));
+               fmt::format("it took {} ms while another thread waited half a second", took / kMillisecond));
   }
   expect_cancelled_or_message(rank, *agent, message, recv, seen);
 }
@@ -80,14 +80,14 @@ void cancel_when_done(Rank& rank) {
   Pending recv = message.receive(rank, *agent);
   Pending send = message.send(rank, *agent);
   rank.step("waiting for a message");
-  rank.require_ok(recv.wait(rank.scaled(kPlenty)), "a recv");
+  rank.require_ok(recv.wait(rank.scaled(kEndLimit)), "a recv");
   rank.step("cancelling operations that are done");
   recv.cancel();
   const Outcome after = recv.wait(0);
   rank.require(after.ok(), "a recv that was done stays so when it is cancelled", after.text());
   message.check(rank);
   recv.release();
-  rank.require_ok(send.wait(rank.scaled(kPlenty)), "a send");
+  rank.require_ok(send.wait(rank.scaled(kEndLimit)), "a send");
   send.cancel();
   const Outcome sent = send.wait(0);
   rank.require(sent.ok(), "a send that was done stays so when it is cancelled", sent.text());
@@ -95,7 +95,7 @@ void cancel_when_done(Rank& rank) {
   ring(rank, *agent, "after cancels that came too late", 2);
 }
 
-// A cancelled send may be received or not. Later operations must be unaffected, and its buffer is the caller's again.
+// A cancelled send may be received or not. Later operations must be unaffected, and the caller may reuse its buffer.
 void cancel_send(Rank& rank) {
   const auto agent = rank.open();
   rank.barrier();
@@ -128,7 +128,7 @@ void release_in_any_order(Rank& rank) {
   for (size_t i = 0; i < kCount; ++i) sent.push_back(bytes_of(key(rank.id(), i), kMessageSize));
   rank.barrier();
   for (const size_t begin : {size_t{0}, kCount / 2}) {
-    rank.step(say("waiting for messages ", begin, " and following, to be released in any order"));
+    rank.step(fmt::format("waiting for messages {} and following, to be released in any order", begin));
     const size_t end = begin + kCount / 2;
     std::vector<Pending*> ended;
     for (size_t i = begin; i < end; ++i) {
@@ -136,19 +136,19 @@ void release_in_any_order(Rank& rank) {
       ended.push_back(&recvs[i]);
     }
     for (size_t i = begin; i < end; ++i) {
-      rank.require_ok(recvs[i].wait(rank.scaled(kPlenty)), say("recv ", i, " of ", kCount));
-      require_bytes(rank, got[i], key(rank.previous(), i), say("message ", i));
+      rank.require_ok(recvs[i].wait(rank.scaled(kEndLimit)), fmt::format("recv {} of {}", i, kCount));
+      require_bytes(rank, got[i], key(rank.previous(), i), fmt::format("message {}", i));
     }
     std::shuffle(ended.begin(), ended.end(), rank.random());
     for (Pending* one : ended) one->release();
     rank.barrier();  // the other half is sent after all ranks released the first
   }
   std::shuffle(sends.begin(), sends.end(), rank.random());
-  for (Pending& one : sends) rank.require_ok(one.finish(rank.scaled(kPlenty)), "a send");
+  for (Pending& one : sends) rank.require_ok(one.finish(rank.scaled(kEndLimit)), "a send");
   ring(rank, *agent, "after works were released in any order", 6);
 }
 
-// Rank 0 leaves when its sends are done; the others have not even looked at its messages then, and go on.
+// Rank 0 leaves when its sends are done, before the others receive its messages. The others continue.
 void destroy_beside_peers(Rank& rank) {
   const auto agent = rank.open();
   const auto key_of = [](int32_t to) { return static_cast<uint64_t>(to) * 31 + 7; };
@@ -160,7 +160,7 @@ void destroy_beside_peers(Rank& rank) {
       sends.push_back(agent->isend(to, 1, sent.back().data(), kMessageSize));
     }
     rank.step("sending to all others before destroy");
-    for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send before destroy");
+    for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send before destroy");
     close_in_time(rank, *agent, "while the other ranks are busy");
     return;
   }
@@ -173,24 +173,24 @@ void destroy_beside_peers(Rank& rank) {
     const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), kMessageSize);
     Pending recv = agent->irecv(from, 2, got.data(), kMessageSize);
     Pending send = agent->isend(to, 2, sent.data(), kMessageSize);
-    rank.require_ok(recv.finish(rank.scaled(kPlenty)), say("a recv from rank ", from, " while rank 0 leaves"));
-    rank.require_ok(send.finish(rank.scaled(kPlenty)), say("a send to rank ", to, " while rank 0 leaves"));
-    require_bytes(rank, got, static_cast<uint64_t>(from), say("the message of rank ", from));
+    rank.require_ok(recv.finish(rank.scaled(kEndLimit)), fmt::format("a recv from rank {} while rank 0 leaves", from));
+    rank.require_ok(send.finish(rank.scaled(kEndLimit)), fmt::format("a send to rank {} while rank 0 leaves", to));
+    require_bytes(rank, got, static_cast<uint64_t>(from), fmt::format("the message of rank {}", from));
   }
   rank.step("receiving messages sent before rank 0 destroyed its group");
-  rank.require_ok(agent->irecv(0, 1, got.data(), kMessageSize).finish(rank.scaled(kPlenty)),
+  rank.require_ok(agent->irecv(0, 1, got.data(), kMessageSize).finish(rank.scaled(kEndLimit)),
                   "a recv of a message sent before the sender's destroy");
   require_bytes(rank, got, key_of(rank.id()), "the message that was sent before destroy");
 }
 
-// As the core ends a group with operations in flight: cancel, abort if that is not enough, release, destroy.
+// Ends a group with operations in flight as the core does: cancel, abort if necessary, release, destroy.
 void destroy_with_pending(Rank& rank) {
   for (int round = 0; round < 2; ++round) {
-    const auto agent = rank.open(in_space(say("round ", round)));
+    const auto agent = rank.open(in_space(fmt::format("round {}", round)));
     std::vector<uint8_t> memory(kMessageSize);
     std::vector<uint8_t> large(kLarge, 1);
     std::vector<Pending> all;
-    all.push_back(agent->submit(hopeless(*agent, memory.data(), kMessageSize)));
+    all.push_back(agent->submit(unmatched_recv(*agent, memory.data(), kMessageSize)));
     if (round == 1) all.push_back(agent->isend(rank.next(), kSilentTag - 1, large.data(), kLarge));
     rank.barrier();
     rank.step("cancelling operations in flight before destroy");
@@ -200,13 +200,13 @@ void destroy_with_pending(Rank& rank) {
     const Nanoseconds begin = now();
     agent->abort(BP_CANCELLED, -1, "the group is being destroyed");
     for (Pending& one : all) {
-      const Outcome end = one.wait(rank.scaled(kPlenty));
+      const Outcome end = one.wait(rank.scaled(kEndLimit));
       rank.require(end.status != BP_AGAIN, "an operation that was cancelled and aborted is over",
                    "it is still in flight");
     }
     const Nanoseconds took = now() - begin;
     rank.check(took <= rank.scaled(kAbortBound), "operations end within 500 ms of abort",
-               say("it took ", took / kMillisecond, " ms"));
+               fmt::format("it took {} ms", took / kMillisecond));
     for (Pending& one : all) one.release();
     close_in_time(rank, *agent, "of a group whose operations were cancelled");
   }

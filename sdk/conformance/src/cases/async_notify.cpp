@@ -19,12 +19,12 @@ class Notices {
  public:
   Notices(Rank& rank, Agent& agent)
       : rank_(rank), api_(static_cast<const bp_notify_api*>(agent.api().extension(agent.self(), BP_EXT_NOTIFY))) {
-    if (api_ == nullptr) rank.skip(say("the backend gives no notice of ends (", BP_EXT_NOTIFY, ")"));
-    rank.require(BP_HAS(api_, on_end) && api_->on_end != nullptr, say("a table of ", BP_EXT_NOTIFY, " with on_end"),
-                 "one without");
+    if (api_ == nullptr) rank.skip(fmt::format("the backend gives no notice of ends ({})", BP_EXT_NOTIFY));
+    rank.require(BP_HAS(api_, on_end) && api_->on_end != nullptr,
+                 fmt::format("a table of {} with on_end", BP_EXT_NOTIFY), "one without");
   }
 
-  // Null: this work has no notice, or is over.
+  // Null: this work has no notice, or has ended.
   Notice* of(Pending& pending) {
     if (!pending.in_flight()) return nullptr;
     Notice& notice = notices_.emplace_back();
@@ -35,16 +35,17 @@ class Notices {
     rank_.require(notice.count == 0, "no notice where on_end says BP_UNSUPPORTED", "one");
     return nullptr;
   }
-  // Without a call of the backend.
+  // Waits for all notices without calling the backend.
   void await(const std::string& what) {
     const auto all = [this] {
       return std::all_of(notices_.begin(), notices_.end(), [](const Notice& each) { return each.count > 0; });
     };
-    rank_.require(poll_until(rank_.scaled(kPlenty), all), say("a notice that ", what), "none came");
+    rank_.require(poll_until(rank_.scaled(kEndLimit), all), fmt::format("a notice that {}", what), "none came");
     expect_once();
   }
   void expect_once() const {
-    for (const Notice& each : notices_) rank_.require(each.count <= 1, "one notice of an end", say(each.count.load()));
+    for (const Notice& each : notices_)
+      rank_.require(each.count <= 1, "one notice of an end", std::to_string(each.count.load()));
   }
   // A work without a notice must not change the notice's memory.
   void require_some(const Notice* notice) const {
@@ -54,7 +55,8 @@ class Notices {
  private:
   Rank& rank_;
   const bp_notify_api* const api_;
-  std::deque<Notice>& notices_ = *new std::deque<Notice>;  // for ever: what was left behind may still write to it
+  std::deque<Notice>& notices_ =
+      *new std::deque<Notice>;  // never freed: a work that was left behind may still write to it
 };
 
 void notify_once(Rank& rank) {
@@ -64,7 +66,7 @@ void notify_once(Rank& rank) {
     const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()) + 1, size);
     std::vector<uint8_t> got(size);
     std::vector<uint8_t> later(size);
-    rank.step(say("waiting for the notice of a recv of ", size, " bytes"));
+    rank.step(fmt::format("waiting for the notice of a recv of {} bytes", size));
     Pending recv = agent->irecv(rank.previous(), 1, got.data(), size);
     Pending second = agent->irecv(rank.previous(), 2, later.data(), size);
     const Notice* const notice = notices.of(recv);
@@ -78,12 +80,12 @@ void notify_once(Rank& rank) {
     const Outcome outcome = recv.test();
     rank.require_ok(outcome, "work_test after the notice");
     require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "the message, at the notice");
-    rank.require_ok(second.wait(rank.scaled(kPlenty)), "a recv");
+    rank.require_ok(second.wait(rank.scaled(kEndLimit)), "a recv");
     if (const Notice* const late = notices.of(second); late != nullptr) {
       rank.require(late->count == 1, "one notice of a terminal operation, before on_end returns",
-                   say(late->count.load()));
+                   std::to_string(late->count.load()));
     }
-    for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send");
+    for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send");
     recv.release();
     second.release();
   }
@@ -101,7 +103,7 @@ void notify_failures(Rank& rank) {
   const std::vector<char> large(kLarge);
   {
     rank.step("cancelling a recv that has a notice");
-    Pending recv = agent->submit(hopeless(*agent, memory.data(), 16));
+    Pending recv = agent->submit(unmatched_recv(*agent, memory.data(), 16));
     const Notice* const notice = notices.of(recv);
     notices.require_some(notice);
     recv.cancel();
@@ -109,19 +111,19 @@ void notify_failures(Rank& rank) {
     if (outcome.status != BP_AGAIN) {
       recv.release();
       rank.require(notice->count == 1, "a notice of a cancelled recv before work_release returns",
-                   say(notice->count.load()));
+                   std::to_string(notice->count.load()));
     } else {
       rank.require(notice->count == 0, "no notice while a recv is in flight", "one");
     }
     rank.barrier();
     std::vector<Pending> pending;
     pending.push_back(std::move(recv));
-    pending.push_back(agent->submit(hopeless(*agent, memory.data() + 16, 16)));
+    pending.push_back(agent->submit(unmatched_recv(*agent, memory.data() + 16, 16)));
     pending.push_back(agent->isend(rank.next(), kSilentTag + 1, large.data(), large.size()));
     bp_op meeting;
     int32_t one = 1;
-    // The last rank does not come.
-    if (rank.id() != rank.size() - 1 && make_meeting(rank, meeting, &one)) pending.push_back(agent->submit(meeting));
+    // The last rank does not join.
+    if (rank.id() != rank.size() - 1 && make_collective(rank, meeting, &one)) pending.push_back(agent->submit(meeting));
     for (size_t i = 1; i < pending.size(); ++i) notices.of(pending[i]);
     rank.barrier();
     rank.step("waiting for notices of operations that were aborted");
@@ -156,7 +158,7 @@ void notify_progress(Rank& rank) {
   }
   bp_op meeting;
   int32_t one = 1;
-  if (make_meeting(rank, meeting, &one)) pending.push_back(agent->submit(meeting));
+  if (make_collective(rank, meeting, &one)) pending.push_back(agent->submit(meeting));
   rank.step("waiting for notices of several operations without a call");
   const Notice* some = nullptr;
   std::vector<bool> noticed;
@@ -168,12 +170,12 @@ void notify_progress(Rank& rank) {
   notices.require_some(some);
   notices.await("several operations have ended, without calls");
   for (size_t i = 0; i < pending.size(); ++i) {
-    const Outcome outcome = noticed[i] ? pending[i].test() : pending[i].wait(rank.scaled(kPlenty));
-    rank.require_ok(outcome, say("operation ", i, " after its notice"));
+    const Outcome outcome = noticed[i] ? pending[i].test() : pending[i].wait(rank.scaled(kEndLimit));
+    rank.require_ok(outcome, fmt::format("operation {} after its notice", i));
     pending[i].release();
   }
   for (uint64_t i = 0; i < kMessages; ++i) {
-    require_bytes(rank, got[i], static_cast<uint64_t>(rank.previous()) * 10 + i, say("message ", i));
+    require_bytes(rank, got[i], static_cast<uint64_t>(rank.previous()) * 10 + i, fmt::format("message {}", i));
   }
   rank.barrier();
   agent->close();

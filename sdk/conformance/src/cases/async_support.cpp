@@ -23,7 +23,7 @@ void pause_shortly() {
   nanosleep(&time, nullptr);
 }
 
-// 'S' sleeping, 'R' running, 'D' ...; '?' if it cannot be told.
+// 'S' sleeping, 'R' running, 'D' ...; '?' if unknown.
 char state_of_thread(pid_t id) {
   std::ifstream file("/proc/self/task/" + std::to_string(id) + "/stat");
   std::string line;
@@ -63,7 +63,8 @@ int64_t first_wrong(const std::vector<uint8_t>& bytes, uint64_t key) {
 
 void require_bytes(Rank& rank, const std::vector<uint8_t>& bytes, uint64_t key, const std::string& what) {
   const int64_t wrong = first_wrong(bytes, key);
-  rank.require(wrong < 0, say("the bytes of ", what), say("a wrong byte at index ", wrong, " of ", bytes.size()));
+  rank.require(wrong < 0, fmt::format("the bytes of {}", what),
+               fmt::format("a wrong byte at index {} of {}", wrong, bytes.size()));
 }
 
 Outcome try_ring(Rank& rank, Agent& agent, uint64_t tag, uint64_t salt, uint64_t size) {
@@ -77,22 +78,22 @@ Outcome try_ring(Rank& rank, Agent& agent, uint64_t tag, uint64_t salt, uint64_t
   bp_result result = make_result();
   Pending recv = agent.irecv(previous, tag, got.data(), size, &result);
   Pending send = agent.isend(next, tag, sent.data(), size);
-  const Outcome received = recv.finish(rank.scaled(kPlenty));
-  const Outcome done = send.finish(received.ok() ? rank.scaled(kPlenty) : 0);
+  const Outcome received = recv.finish(rank.scaled(kEndLimit));
+  const Outcome done = send.finish(received.ok() ? rank.scaled(kEndLimit) : 0);
   if (!received.ok()) return received;
   rank.require(result.source == previous && result.bytes == size,
-               say("a message of ", size, " bytes from rank ", previous, " of the group"),
-               say(result.bytes, " bytes from rank ", result.source));
-  require_bytes(rank, got, key_of(previous), say("the message of rank ", previous, " with tag ", tag));
+               fmt::format("a message of {} bytes from rank {} of the group", size, previous),
+               fmt::format("{} bytes from rank {}", result.bytes, result.source));
+  require_bytes(rank, got, key_of(previous), fmt::format("the message of rank {} with tag {}", previous, tag));
   return done;
 }
 
 void ring(Rank& rank, Agent& agent, const std::string& when, uint64_t tag, uint64_t salt, uint64_t size) {
-  rank.step(say("sending to the next rank and receiving from the one before ", when));
-  rank.require_ok(try_ring(rank, agent, tag, salt, size), say("a message round the ring ", when));
+  rank.step(fmt::format("sending to the next rank and receiving from the one before {}", when));
+  rank.require_ok(try_ring(rank, agent, tag, salt, size), fmt::format("a message round the ring {}", when));
 }
 
-bool make_meeting(const Rank& rank, bp_op& op, int32_t* memory) {
+bool make_collective(const Rank& rank, bp_op& op, int32_t* memory) {
   if (rank.capability(BP_BARRIER) != nullptr) {
     op = make_op(BP_BARRIER);
     op.seq = 1;
@@ -110,7 +111,7 @@ bool make_meeting(const Rank& rank, bp_op& op, int32_t* memory) {
   return true;
 }
 
-bp_op hopeless(Agent& agent, void* memory, uint64_t size) {
+bp_op unmatched_recv(Agent& agent, void* memory, uint64_t size) {
   return recv_op((agent.rank() + 1) % agent.size(), kSilentTag, memory, size);
 }
 
@@ -124,7 +125,7 @@ void abandon(Rank& rank, Agent& agent, std::vector<Pending>& pending) {
   for (Pending& one : pending) one.cancel();
   if (poll_until(kSecond, ended)) return;
   agent.abort(BP_CANCELLED, -1, "the case is over");
-  rank.require(poll_until(rank.scaled(kPlenty), ended), "operations that end after abort", "some go on");
+  rank.require(poll_until(rank.scaled(kEndLimit), ended), "operations that end after abort", "some go on");
 }
 
 void close_in_time(Rank& rank, Agent& agent, const std::string& when) {
@@ -132,12 +133,12 @@ void close_in_time(Rank& rank, Agent& agent, const std::string& when) {
   const Nanoseconds begin = now();
   agent.close();
   const Nanoseconds took = now() - begin;
-  rank.check(took <= rank.scaled(kCloseBound), say("destroy ", when, " returns within a few seconds"),
-             say("it took ", took / kMillisecond, " ms"));
+  rank.check(took <= rank.scaled(kCloseBound), fmt::format("destroy {} returns within a few seconds", when),
+             fmt::format("it took {} ms", took / kMillisecond));
   rank.step("after destroy " + when);
 }
 
-Aside::Aside(std::function<void()> body) : state_(std::make_shared<State>()) {
+TestThread::TestThread(std::function<void()> body) : state_(std::make_shared<State>()) {
   thread_ = std::thread([state = state_, run = std::move(body)] {
     state->id.store(static_cast<pid_t>(syscall(SYS_gettid)));
     run();
@@ -145,7 +146,7 @@ Aside::Aside(std::function<void()> body) : state_(std::make_shared<State>()) {
   });
 }
 
-Aside::~Aside() {
+TestThread::~TestThread() {
   if (std::uncaught_exceptions() > 0 && !await(kSecond)) {
     thread_.detach();
   } else {
@@ -153,11 +154,11 @@ Aside::~Aside() {
   }
 }
 
-bool Aside::await(Nanoseconds timeout) const {
+bool TestThread::await(Nanoseconds timeout) const {
   return poll_until(timeout, [this] { return ended(); });
 }
 
-void Aside::await_asleep() const {
+void TestThread::await_asleep() const {
   int asleep = 0;
   poll_until(kSecond / 2, [this, &asleep] {
     if (ended()) return true;
@@ -169,7 +170,7 @@ void Aside::await_asleep() const {
 Blocked::Blocked(Agent& agent, bp_op op, How how) : state_(std::make_shared<State>()) {
   op.timeout_ns = BP_NO_TIMEOUT;
   if (how == How::kInSubmit) op.flags |= BP_OP_SYNC;
-  thread_ = std::make_unique<Aside>([&agent, op, state = state_] {
+  thread_ = std::make_unique<TestThread>([&agent, op, state = state_] {
     Pending pending = agent.submit(op);  // a backend may ignore BP_OP_SYNC
     state->outcome = pending.wait(BP_NO_TIMEOUT);
     state->ended_at = now();

@@ -7,7 +7,7 @@
 namespace backplane::conformance {
 namespace {
 
-// Every declared dtype and reduce op once, with changing roots.
+// Each declared dtype and reduce op once, with changing roots.
 void try_matrix(Rank& rank, Collectives& group, const bp_capability& capability) {
   uint64_t number = 0;
   for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) {
@@ -27,7 +27,7 @@ void try_matrix(Rank& rank, Collectives& group, const bp_capability& capability)
   }
 }
 
-// Every root, small counts and large ones, blocks of different sizes where there may be.
+// Each root, small and large counts, and blocks of different sizes where the operation permits them.
 void try_counts(Rank& rank, Collectives& group, const bp_capability& capability) {
   const uint32_t dtypes[] = {usual_dtype(capability), BP_U8, BP_C128, BP_I16};
   uint64_t number = 1000;
@@ -64,28 +64,28 @@ void operation(Rank& rank) {
   try_counts(rank, group, capability);
 }
 
-// No rank leaves a barrier before the last one has entered, whichever that is.
+// No rank leaves a barrier before the last one has entered. Each rank is the last one in turn.
 void barrier(Rank& rank) {
   Collectives group(rank);
   group.require_native(BP_BARRIER);
   for (int32_t round = 0; round < 24; ++round) {
-    const std::string came = say("harness/barrier/", round);
+    const std::string came = fmt::format("harness/barrier/{}", round);
     const int32_t last = round % rank.size();
-    rank.step(say("barrier ", round, ", to which rank ", last, " comes last"));
-    if (rank.id() == last && rank.size() > 1) rank.await_value(say("barrier-entered/", round));
+    rank.step(fmt::format("barrier {}, to which rank {} comes last", round, last));
+    if (rank.id() == last && rank.size() > 1) rank.await_value(fmt::format("barrier-entered/{}", round));
     rank.world().add(came, 1);
     bp_op op = make_op(BP_BARRIER);
     op.seq = group.next_seq();
     op.timeout_ns = group.enough();
     if (round % 2 == 1) {
       op.flags = BP_OP_SYNC;
-      if (rank.id() == (last + 1) % rank.size()) rank.publish(say("barrier-entered/", round), "soon");
+      if (rank.id() == (last + 1) % rank.size()) rank.publish(fmt::format("barrier-entered/{}", round), "soon");
     }
     Pending pending = group.agent().submit(op);
     if (round % 2 == 0 && rank.id() == (last + 1) % rank.size()) {
       const Outcome early = rank.size() > 1 ? pending.wait(rank.scaled(5 * kMillisecond)) : Outcome();
-      rank.publish(say("barrier-entered/", round), "yes");
-      rank.require(rank.size() == 1 || early.status == BP_AGAIN, say("BP_AGAIN as rank ", last, " has not come"),
+      rank.publish(fmt::format("barrier-entered/{}", round), "yes");
+      rank.require(rank.size() == 1 || early.status == BP_AGAIN, fmt::format("BP_AGAIN as rank {} has not come", last),
                    early.text());
     }
     const Outcome outcome = pending.wait(group.enough());
@@ -93,7 +93,7 @@ void barrier(Rank& rank) {
     const bool passed = outcome.ok() && arrived == std::to_string(rank.size());
     rank.cell(BP_BARRIER, 0, 0, BP_HOST, passed);
     rank.require_ok(outcome, "barrier");
-    rank.require(passed, say("all ", rank.size(), " ranks have come when the barrier ends"), arrived + " have");
+    rank.require(passed, fmt::format("all {} ranks have come when the barrier ends", rank.size()), arrived + " have");
     pending.release();
   }
 }

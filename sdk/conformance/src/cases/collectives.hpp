@@ -10,8 +10,8 @@
 namespace backplane::conformance {
 
 std::vector<Case> collectives_operation_cases();  // each operation by itself
-std::vector<Case> collectives_buffer_cases();     // where the data lies
-std::vector<Case> collectives_value_cases();      // what is special about some elements
+std::vector<Case> collectives_buffer_cases();     // alignment, overlap and size of buffers
+std::vector<Case> collectives_value_cases();      // special values of elements
 std::vector<Case> collectives_mismatch_cases();   // ranks that do not agree
 
 }  // namespace backplane::conformance

@@ -6,7 +6,7 @@
 namespace backplane::conformance {
 namespace {
 
-// A call of each native collective that `wanted` accepts, as `vary` changes it. At least one, or the case is skipped.
+// Calls each native collective that `wanted` accepts, modified by `vary`. Skips the case if there is none.
 template <typename Wanted, typename Vary>
 void for_each(Rank& rank, Collectives& group, const Wanted& wanted, const Vary& vary, const char* none) {
   uint64_t number = 0;

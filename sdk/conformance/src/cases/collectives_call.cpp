@@ -8,7 +8,7 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr std::byte kUntouched{0x5E};  // what an output holds before
+constexpr std::byte kUntouched{0x5E};  // initial value of outputs
 
 constexpr uint64_t kRooted = BP_BIT(BP_BROADCAST) | BP_BIT(BP_REDUCE) | BP_BIT(BP_GATHER) | BP_BIT(BP_GATHERV) |
                              BP_BIT(BP_SCATTER) | BP_BIT(BP_SCATTERV);
@@ -42,7 +42,7 @@ Call::Call(const Shape& shape, int32_t rank, int32_t ranks)
   fill_input();
 }
 
-// In a v-variant that is uneven some blocks are empty, and none but by chance as long as another.
+// In an uneven v-variant some blocks are empty, and the others have equal lengths only by chance.
 uint64_t Call::block_count(int32_t from, int32_t to) const {
   if (!shape_.uneven || !has_counts(shape_.op)) return shape_.count;
   const int32_t which = shape_.op == BP_ALL_TO_ALLV ? from * 3 + to * 5 : (is_one_of(kManyIn, shape_.op) ? to : from);
@@ -79,7 +79,8 @@ void Call::shape_blocks() {
   out_ = out.size() == 1 && !is_one_of(kManyOut, shape_.op) ? Blocks{out, {0}, out[0]} : lay_out(out);
 }
 
-// In place, where the operation allows it on this rank: a broadcast's root has one buffer always.
+// Whether input and output are one buffer: in place, where the operation allows it on this rank, and always at the root
+// of a broadcast.
 bool Call::together() const {
   const bool at_root = !rooted(shape_.op) || rank_ == shape_.root;
   return at_root && (shape_.op == BP_BROADCAST || (shape_.in_place && may_be_in_place(shape_.op)));
@@ -164,7 +165,7 @@ std::string Call::untouched_error() const {
   std::vector<std::byte> before(out_.total * size_, kUntouched);
   if (together()) fill_block(rank_, 0, before.data(), out_.total);
   const int64_t wrong = first_difference(shape_.dtype, before.data(), output_, out_.total);
-  return wrong < 0 ? "" : say("element ", wrong, " of an output that is to stay as it was has changed");
+  return wrong < 0 ? "" : fmt::format("element {} of an output that is to stay as it was has changed", wrong);
 }
 
 std::string Call::reduction_error() const {
@@ -195,16 +196,17 @@ std::string Call::output_error() const {
   std::string where = "of a gap that belongs to no block";
   for (size_t block = 0; block < out_.counts.size(); ++block) {
     const uint64_t first = out_.displs[block];
-    if (at >= first && at < first + out_.counts[block]) where = say("of block ", block, ", at its index ", at - first);
+    if (at >= first && at < first + out_.counts[block])
+      where = fmt::format("of block {}, at its index {}", block, at - first);
   }
-  return say("element ", at, " (", where, "): expected ", element_text(shape_.dtype, expected.data(), at), ", found ",
-             element_text(shape_.dtype, output_, at));
+  return fmt::format("element {} ({}): expected {}, found {}", at, where,
+                     element_text(shape_.dtype, expected.data(), at), element_text(shape_.dtype, output_, at));
 }
 
 std::string Call::input_error() const {
   const int64_t wrong = first_difference(shape_.dtype, input_before_.data(), input_, input_before_.size() / size_);
   if (wrong < 0) return "";
-  return say("element ", wrong, " of the input has changed");
+  return fmt::format("element {} of the input has changed", wrong);
 }
 
 std::string Call::guard_error() const {
@@ -217,13 +219,13 @@ std::string Call::guard_error() const {
 std::string shape_text(const Shape& shape) {
   std::string text = op_name(shape.op);
   if (shape.op == BP_BARRIER) return text;
-  text += say(" of ", shape.count, " x ", dtype_name(shape.dtype));
-  if (reduces(shape.op)) text += say(", ", reduce_op_name(shape.reduce_op));
-  if (rooted(shape.op)) text += say(", root ", shape.root);
+  text += fmt::format(" of {} x {}", shape.count, dtype_name(shape.dtype));
+  if (reduces(shape.op)) text += fmt::format(", {}", reduce_op_name(shape.reduce_op));
+  if (rooted(shape.op)) text += fmt::format(", root {}", shape.root);
   if (shape.uneven) text += ", uneven blocks";
   if (shape.in_place) text += ", in place";
   if (shape.adjacent) text += ", adjacent buffers";
-  if (shape.skew > 0) text += say(", ", shape.skew, " bytes off alignment");
+  if (shape.skew > 0) text += fmt::format(", {} bytes off alignment", shape.skew);
   return text + (shape.sync ? ", BP_OP_SYNC" : "");
 }
 

@@ -27,9 +27,9 @@ struct Shape {
   bool adjacent = false;  // input and output touch, but do not overlap
   uint64_t skew = 0;      // buffers begin that many bytes off a multiple of 64
   uint64_t name = 0;      // of the data
-  // Replaces the usual data: what `rank` puts in. Its blocks for several ranks are then all the same.
+  // Replaces the usual input of `rank`. Its blocks for several ranks are then equal.
   std::function<void(int32_t rank, void* data, uint64_t count)> operands = {};
-  // Replaces the usual comparison of a reduction's result: "", or what is wrong.
+  // Replaces the usual comparison of a reduction's result. Returns "" or the difference.
   std::function<std::string(const Shape& shape, const void* actual, int32_t ranks)> special = {};
   int32_t additions = 0;  // see Reduction::allow_rounding
 };
@@ -48,8 +48,8 @@ class Call {
   // Points into this object, which must not move until the operation is terminal.
   bp_op op() const;
 
-  // After it has succeeded. "" if the output is right, nothing else of it and nothing around it was written to, and the
-  // input is as it was; else what is wrong.
+  // Call after it has succeeded. Returns "" if the output is right, no other bytes in or around it were written, and
+  // the input is unchanged. Otherwise returns the error.
   std::string output_error() const;
   std::string input_error() const;
   std::string guard_error() const;
@@ -67,7 +67,7 @@ class Call {
   bool together() const;
   void make_buffers();
   void fill_input();
-  // What `from` has for `to`; the latter matters only in operations with a block for each rank.
+  // The data of `from` for `to`; `to` matters only in operations with a block per rank.
   void fill_block(int32_t from, int32_t to, void* data, uint64_t count) const;
   std::vector<std::byte> expected_moves() const;
   int32_t contributors() const;  // ranks 0 to this one, whose inputs are in this rank's result
@@ -98,18 +98,18 @@ class Collectives {
   // The capability that the agent declares, else the backend's; null if the operation is not native for the memory in
   // use.
   const bp_capability* native(uint32_t op) const;
-  // Leaves the body, as a skip, if it is not.
+  // The same, but skips the case if the operation is not native.
   const bp_capability& require_native(uint32_t op);
-  std::vector<uint32_t> native_ops() const;  // without send and recv; leaves the body, as a skip, if there are none
+  std::vector<uint32_t> native_ops() const;  // without send and recv; skips the case if there are none
 
   // Runs the collective on this rank, records the result in the matrix, and leaves the body if it is wrong.
   void run(const Shape& shape);
-  // Submits it without BP_OP_SYNC; the call must outlive it. `seq` is the next number.
+  // Submits the call without BP_OP_SYNC, with the next number as `seq`. `call` must outlive the operation.
   Pending submit(const Call& call);
-  // Waits for its end and checks.
+  // Waits for the end and checks the output.
   void finish(Pending& pending, const Call& call, const Shape& shape);
   // A timeout for bp_op, and for waits.
-  Nanoseconds enough() const { return rank_.scaled(kEnough); }
+  Nanoseconds enough() const { return rank_.scaled(kWaitLimit); }
   uint64_t next_seq() { return ++seq_; }
 
  private:
@@ -120,7 +120,7 @@ class Collectives {
   uint64_t seq_ = 0;
 };
 
-// A dtype and a reduce op that the backend declares: f32 and sum if it can.
+// A dtype and a reduce op that the backend declares: f32 and sum if possible.
 uint32_t usual_dtype(const bp_capability& capability);
 uint32_t usual_reduce_op(const bp_capability& capability, uint32_t dtype);
 bool declares(const bp_capability& capability, uint32_t dtype, uint32_t reduce_op);

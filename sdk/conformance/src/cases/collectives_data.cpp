@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives_data.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "../arithmetic.hpp"
-#include "../say.hpp"
 #include "backplane/abi/types.h"
 #include "p2p_traffic.hpp"
 
@@ -27,7 +28,7 @@ uint64_t drawn(uint64_t name, uint64_t i) {
 }
 double unit(uint64_t word) { return static_cast<double>(word >> 11) * 0x1p-53; }  // [0, 1)
 
-// Only two ranks put in something other than the neutral element, and that of few digits.
+// Only the operands of two ranks differ from the neutral element. They have few digits.
 double exact_operand(uint32_t reduce_op, uint64_t word, uint64_t i, int32_t rank, int32_t ranks) {
   const auto world = static_cast<uint64_t>(ranks);
   const auto place = (static_cast<uint64_t>(rank) + world - i % world) % world;
@@ -44,7 +45,7 @@ double operand(uint32_t dtype, uint32_t reduce_op, uint64_t word, uint64_t i, in
   return unit(word) * 2 - 1;
 }
 
-// The largest sum of `ranks` such integers still fits.
+// Small enough that the sum of `ranks` such integers fits.
 void fill_summands(uint32_t dtype, void* data, uint64_t i, uint64_t word, int32_t ranks) {
   const bool is_signed = dtype == BP_I8 || dtype == BP_I16 || dtype == BP_I32 || dtype == BP_I64;
   const int bits = static_cast<int>(8 * bp_dtype_size(dtype)) - (is_signed ? 1 : 0);
@@ -166,8 +167,8 @@ std::string Reduction::exact_difference(const void* actual) const {
                           : first_difference(dtype_, exact_.data() + i * bp_dtype_size(dtype_),
                                              static_cast<const std::byte*>(actual) + i * bp_dtype_size(dtype_), 1) < 0;
     if (same) continue;
-    return say("element ", i, " of ", count_, ": expected ", element_text(dtype_, exact_.data(), i), ", found ",
-               element_text(dtype_, actual, i));
+    return fmt::format("element {} of {}: expected {}, found {}", i, count_, element_text(dtype_, exact_.data(), i),
+                       element_text(dtype_, actual, i));
   }
   return "";
 }
@@ -177,10 +178,10 @@ std::string Reduction::difference(const void* actual) const {
   for (uint64_t i = 0; i < count_; ++i) {
     const double off = std::abs(value_of(dtype_, actual, i) - values_[i]);
     if (off <= bound(i)) continue;  // false for a NaN
-    const std::string expected =
-        is_complex(dtype_) ? say("(", values_[i].real(), ", ", values_[i].imag(), ")") : say(values_[i].real());
-    return say("element ", i, " of ", count_, ": expected ", expected, " +- ", bound(i), ", found ",
-               element_text(dtype_, actual, i));
+    const std::string expected = is_complex(dtype_) ? fmt::format("({:g}, {:g})", values_[i].real(), values_[i].imag())
+                                                    : fmt::format("{:g}", values_[i].real());
+    return fmt::format("element {} of {}: expected {} +- {:g}, found {}", i, count_, expected, bound(i),
+                       element_text(dtype_, actual, i));
   }
   return "";
 }
@@ -205,8 +206,8 @@ std::string element_text(uint32_t dtype, const void* data, uint64_t i) {
     bits += "0123456789abcdef"[at[byte] & 15];
   }
   const std::complex<double> value = value_of(dtype, data, i);
-  if (is_complex(dtype)) return say("(", value.real(), ", ", value.imag(), ") [0x", bits, "]");
-  return say(value.real(), " [0x", bits, "]");
+  if (is_complex(dtype)) return fmt::format("({:g}, {:g}) [0x{}]", value.real(), value.imag(), bits);
+  return fmt::format("{:g} [0x{}]", value.real(), bits);
 }
 
 }  // namespace backplane::conformance

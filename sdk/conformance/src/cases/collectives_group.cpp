@@ -48,7 +48,7 @@ const bp_capability* Collectives::native(uint32_t op) const {
 
 const bp_capability& Collectives::require_native(uint32_t op) {
   const bp_capability* capability = native(op);
-  if (capability == nullptr) rank_.skip(say(op_name(op), " is not native for the memory of this check"));
+  if (capability == nullptr) rank_.skip(fmt::format("{} is not native for the memory of this check", op_name(op)));
   return *capability;
 }
 
@@ -77,14 +77,14 @@ void Collectives::check(const Call& call, const Shape& shape, const Outcome& out
   rank_.cell(shape.op, shape.op == BP_BARRIER ? 0 : shape.dtype, reduces(shape.op) ? shape.reduce_op : 0, BP_HOST,
              error == std::end(wrong));
   if (error == std::end(wrong)) return;
-  rank_.fail(say(expected[error - wrong], " (", shape_text(shape), ")"), *error);
+  rank_.fail(fmt::format("{} ({})", expected[error - wrong], shape_text(shape)), *error);
 }
 
 void Collectives::finish(Pending& pending, const Call& call, const Shape& shape) {
   const Outcome outcome = pending.wait(enough());
   if (outcome.status == BP_AGAIN) {
     rank_.cell(shape.op, shape.dtype, shape.reduce_op, BP_HOST, false);
-    rank_.fail(say("an end within ", enough() / kMillisecond, " ms (", shape_text(shape), ")"),
+    rank_.fail(fmt::format("an end within {} ms ({})", enough() / kMillisecond, shape_text(shape)),
                "it is still in flight");
   }
   pending.release();

@@ -9,16 +9,16 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr Nanoseconds kPatience = 120 * kMillisecond;  // for what may well come to an end; scaled
-constexpr Nanoseconds kAbort = 500 * kMillisecond;     // process_group.hpp, ABORT
+constexpr Nanoseconds kPatience = 120 * kMillisecond;  // until an operation is aborted; scaled
+constexpr Nanoseconds kAbort = 500 * kMillisecond;     // process_group.h, ABORT
 
 // Runs `mine` in a separate group, with or without BP_OP_SYNC, and closes the group.
 void get_out(Rank& rank, const Shape& mine, const std::string& what) {
   static thread_local uint64_t number = 0;
   Plan plan;
-  plan.space = say("mismatch", ++number);
+  plan.space = fmt::format("mismatch{}", ++number);
   Collectives group(rank, plan);
-  rank.step(say(what, "; on this rank: ", shape_text(mine)));
+  rank.step(fmt::format("{}; on this rank: {}", what, shape_text(mine)));
   const Call call(mine, rank.id(), rank.size());
   bp_op op = call.op();
   op.seq = group.next_seq();
@@ -29,14 +29,14 @@ void get_out(Rank& rank, const Shape& mine, const std::string& what) {
   if (mine.sync && pending.in_flight() == false) {
     const Nanoseconds took = now() - start;
     rank.require(took < rank.scaled(kPatience + 2 * kSecond),
-                 say("an end within its ", rank.scaled(kPatience) / kMillisecond, " ms"),
-                 say(took / kMillisecond, " ms"));
+                 fmt::format("an end within its {} ms", rank.scaled(kPatience) / kMillisecond),
+                 fmt::format("{} ms", took / kMillisecond));
   }
   const Outcome outcome = pending.wait(rank.scaled(kPatience));
   rank.require(outcome.status != BP_UNSUPPORTED, "an operation that is declared", outcome.text());
   group.agent().abort(BP_CANCELLED, -1, "the ranks disagree");
   const Outcome aborted = pending.wait(rank.scaled(kAbort + 1500 * kMillisecond));
-  rank.require(aborted.status != BP_AGAIN, say("an end within ", kAbort / kMillisecond, " ms of abort"),
+  rank.require(aborted.status != BP_AGAIN, fmt::format("an end within {} ms of abort", kAbort / kMillisecond),
                "it is still in flight");
   pending.release();
   const std::string damage = call.guard_error();
@@ -71,7 +71,7 @@ void mismatch(Rank& rank, const char* of, const Vary& vary, const char* none) {
     for (const bool sync : {false, true}) {
       shapes[i].sync = odd[i].sync = sync;
       get_out(rank, rank.id() == odd_rank ? odd[i] : shapes[i],
-              say("rank ", odd_rank, " has another ", of, " than the others in ", op_name(shapes[i].op)));
+              fmt::format("rank {} has another {} than the others in {}", odd_rank, of, op_name(shapes[i].op)));
     }
   }
 }

@@ -37,7 +37,7 @@ const double kNan = std::nan("");
 
 constexpr uint64_t kScenes = 10;
 
-// The operand of a rank at element i: values whose reduction does not depend on the order.
+// The operand of a rank at element i. The reduction of these values does not depend on the order.
 double special(uint64_t i, int32_t rank, int32_t ranks) {
   const bool first = rank == static_cast<int32_t>(i / kScenes % static_cast<uint64_t>(ranks));
   const bool second = rank == static_cast<int32_t>((i / kScenes + 1) % static_cast<uint64_t>(ranks));
@@ -88,10 +88,10 @@ std::string special_difference(const Shape& shape, const void* actual, int32_t r
     std::string inputs;
     for (int32_t from = 0; from < ranks; ++from) {
       shape.operands(from, operands.data(), shape.count);
-      inputs += say(from == 0 ? "" : ", ", as_double(shape.dtype, operands.data(), i));
+      inputs += fmt::format("{}{:g}", from == 0 ? "" : ", ", as_double(shape.dtype, operands.data(), i));
     }
-    return say("element ", i, ", from ", inputs, ": expected ", element_text(shape.dtype, expected.data(), i),
-               ", found ", element_text(shape.dtype, actual, i));
+    return fmt::format("element {}, from {}: expected {}, found {}", i, inputs,
+                       element_text(shape.dtype, expected.data(), i), element_text(shape.dtype, actual, i));
   }
   return "";
 }
@@ -124,7 +124,7 @@ void integer_overflow(Rank& rank) {
     shape.operands = [dtype = shape.dtype](int32_t from, void* data, uint64_t count) {
       const uint64_t size = bp_dtype_size(dtype);
       for (uint64_t i = 0; i < count; ++i) {
-        // 0x7f.., 0x80.., 0xff.., each with one bit that tells the rank and the element.
+        // 0x7f.., 0x80.., 0xff.., each with one bit that identifies rank and element.
         auto* element = static_cast<uint8_t*>(data) + i * size;
         std::memset(element, i % 3 == 1 ? 0 : 0xFF, size);
         element[size - 1] = static_cast<uint8_t>(i % 3 == 0 ? 0x7F : (i % 3 == 1 ? 0x80 : 0xFF));
@@ -136,7 +136,7 @@ void integer_overflow(Rank& rank) {
   for_each_reduction(rank, group, wanted, vary, "no sum or product of integers is native");
 }
 
-// f16, bf16 and 8-bit floats with all their digits: three ranks add, so two additions round.
+// f16, bf16 and 8-bit floats with all their digits. Three ranks add, so two additions round.
 void rounding(Rank& rank) {
   Collectives group(rank);
   const auto wanted = [](uint32_t dtype, uint32_t reduce_op) { return is_small_float(dtype) && reduce_op == BP_SUM; };
@@ -191,7 +191,7 @@ void booleans(Rank& rank) {
       rank, [](uint32_t dtype, uint32_t) { return dtype == BP_BOOL; }, "no reduction of bool is native");
 }
 
-// Moving keeps all bits: payloads of NaNs and signs of zeros.
+// Operations that move data keep all bits: payloads of NaNs and signs of zeros.
 void bits_kept(Rank& rank) {
   Collectives group(rank);
   uint64_t number = 0;

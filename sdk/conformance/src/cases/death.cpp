@@ -12,6 +12,9 @@
 #include "death_report.hpp"
 
 namespace backplane::conformance {
+
+std::vector<Case> death_leave_cases();  // death_leave.cpp
+
 namespace {
 
 constexpr size_t kLarge = size_t{4} << 20;  // larger than any eager limit
@@ -25,12 +28,12 @@ void by_stop(Rank& rank) { rank.freeze(-1); }
 [[noreturn]] void die_when_ready(Rank& rank, Deaths& deaths, End end) {
   rank.step("waiting for its end");
   deaths.await_ready();
-  deaths.tell_time();
+  deaths.record_death_time();
   end(rank);
   rank.harness_error("a rank that should have ended is still running");
 }
 
-// Waits for a message that will never come, half of the ranks inside submit.
+// Waits for a message that is never sent. Half of the ranks wait inside submit.
 Outcome wait_in_vain(Rank& rank, Agent& agent, int32_t peer, uint64_t tag) {
   char byte = 0;
   bp_op op = recv_op(peer, tag, &byte, 1);
@@ -66,7 +69,7 @@ void mid_operation(Rank& rank, const std::vector<int32_t>& victims, End end, Nan
   rank.step("waiting for a survivor when a rank dies");
   deaths.ready();
   const Outcome other = wait_in_vain(rank, *agent, deaths.companion(), 4);
-  deaths.expect_out(other, say("a recv from rank ", deaths.companion()), deaths.survivors().size() < 2);
+  deaths.expect_out(other, fmt::format("a recv from rank {}", deaths.companion()), deaths.survivors().size() < 2);
   rank.step("waiting for operations with a rank that died");
   deaths.expect_out(from.finish(rank.scaled(5 * kSecond)), "a recv from the lost rank", victims.size() == 1);
   const Outcome sent = to.finish(rank.scaled(5 * kSecond));
@@ -74,7 +77,7 @@ void mid_operation(Rank& rank, const std::vector<int32_t>& victims, End end, Nan
   deaths.carry_on(std::move(agent));
 }
 
-// All ranks wait for rank 0, which often has special duties (makes keys, accepts connections, is the root).
+// All ranks wait for rank 0, which often has special tasks: it makes keys, accepts connections, is the root.
 void root(Rank& rank) {
   Deaths deaths(rank, {0});
   auto agent = rank.open({}, true);
@@ -107,8 +110,8 @@ void non_neighbour(Rank& rank) {
   if (deaths.doomed()) die_when_ready(rank, deaths, by_kill);
   deaths.ready();
   rank.step("waiting for a survivor when a rank without traffic dies");
-  deaths.expect_out(wait_in_vain(rank, *agent, deaths.companion(), 2), say("a recv from rank ", deaths.companion()),
-                    false);
+  deaths.expect_out(wait_in_vain(rank, *agent, deaths.companion(), 2),
+                    fmt::format("a recv from rank {}", deaths.companion()), false);
   deaths.carry_on(std::move(agent));
 }
 
@@ -117,7 +120,7 @@ std::thread die_soon(Rank& rank, Deaths& deaths, int most_milliseconds) {
   const int delay = static_cast<int>(rank.random()() % static_cast<uint64_t>(most_milliseconds + 1));
   return std::thread([&rank, &deaths, delay] {
     poll(nullptr, 0, delay);
-    deaths.tell_time();
+    deaths.record_death_time();
     rank.die(SIGKILL);
   });
 }
@@ -147,14 +150,14 @@ void mid_collective(Rank& rank) {
   deaths.carry_on(std::move(agent));
 }
 
-// The init of the others may succeed or fail, but ends within the time that it has.
+// The init of the others may succeed or fail, but must end within its timeout.
 void die_in_init(Rank& rank, bool before) {
   Deaths deaths(rank, {1 % rank.size()});
   Plan plan;
   plan.timeout = 2 * kSecond;
   rank.barrier();
   if (deaths.doomed() && before) {
-    deaths.tell_time();
+    deaths.record_death_time();
     rank.die(SIGKILL);
   }
   std::thread killer;
@@ -165,7 +168,7 @@ void die_in_init(Rank& rank, bool before) {
   const Nanoseconds took = now() - begin;
   if (killer.joinable()) killer.join();
   rank.check(took <= rank.scaled(3 * kSecond), "init ends within its timeout of 2 s (scaled) when a rank dies",
-             say("it took ", took / kMillisecond, " ms and ended with ", outcome.text()));
+             fmt::format("it took {} ms and ended with {}", took / kMillisecond, outcome.text()));
   deaths.await_loss();
   if (agent != nullptr) {
     rank.step("receiving from a rank that died during init");
@@ -181,7 +184,7 @@ void die_in_init(Rank& rank, bool before) {
   }
 }
 
-// A process that is stopped for two seconds has not died.
+// A process that is stopped for two seconds must not count as dead.
 void short_stop(Rank& rank) {
   auto agent = rank.open();
   const int32_t sleeper = 1 % rank.size();
@@ -214,7 +217,7 @@ void clean_exit(Rank& rank) {
       while (done < kMessages && agent->isend(peer, 2, data.data(), kBytes).finish(rank.scaled(2 * kSecond)).ok()) {
         ++done;
       }
-      rank.publish(say("done/", peer), std::to_string(done));
+      rank.publish(fmt::format("done/{}", peer), std::to_string(done));
     }
     agent->close();
     rank.depart();
@@ -226,10 +229,10 @@ void clean_exit(Rank& rank) {
   deaths.await_loss();
   rank.step("using a group that one rank has left in order");
   if (deaths.survivors().size() > 1) exchange(rank, *agent, deaths.survivors(), 3, 1000);
-  const int done = std::atoi(rank.await_value(say("done/", rank.id())).c_str());
+  const int done = std::atoi(rank.await_value(fmt::format("done/{}", rank.id())).c_str());
   for (int i = 0; i < done; ++i) {
     rank.require_ok(pending[static_cast<size_t>(i)].finish(rank.scaled(5 * kSecond)),
-                    say("receiving message ", i + 1, " of ", done, " that were sent before the sender left"));
+                    fmt::format("receiving message {} of {} that were sent before the sender left", i + 1, done));
     rank.require(received[static_cast<size_t>(i)] == payload(leaver, rank.id(), 2, kBytes),
                  "the bytes that were sent before the sender left", "others");
   }
@@ -293,6 +296,7 @@ std::vector<Case> death_cases() {
   }
   for (Case& one : death_network_cases()) cases.push_back(one);
   for (Case& one : death_report_cases()) cases.push_back(one);
+  for (Case& one : death_leave_cases()) cases.push_back(one);
   return cases;
 }
 

@@ -30,22 +30,23 @@ int32_t Deaths::companion() const {
 }
 
 void Deaths::barrier(const std::string& where) {
-  rank_.publish(say("survivors/", where, "/", rank_.id()), "");
-  for (const int32_t other : survivors_) rank_.await_value(say("survivors/", where, "/", other));
+  rank_.publish(fmt::format("survivors/{}/{}", where, rank_.id()), "");
+  for (const int32_t other : survivors_) rank_.await_value(fmt::format("survivors/{}/{}", where, other));
 }
 
-void Deaths::ready() { rank_.publish(say("ready/", rank_.id()), ""); }
+void Deaths::ready() { rank_.publish(fmt::format("ready/{}", rank_.id()), ""); }
 
 void Deaths::await_ready() {
-  for (const int32_t other : survivors_) rank_.await_value(say("ready/", other));
+  for (const int32_t other : survivors_) rank_.await_value(fmt::format("ready/{}", other));
 }
 
-void Deaths::tell_time() { rank_.publish(say("death/", rank_.id()), std::to_string(now())); }
+void Deaths::record_death_time() { rank_.publish(fmt::format("death/{}", rank_.id()), std::to_string(now())); }
 
 Nanoseconds Deaths::since() {
   Nanoseconds last = 0;
   for (const int32_t victim : victims_) {
-    last = std::max<Nanoseconds>(last, std::strtoll(rank_.await_value(say("death/", victim)).c_str(), nullptr, 10));
+    last = std::max<Nanoseconds>(last,
+                                 std::strtoll(rank_.await_value(fmt::format("death/{}", victim)).c_str(), nullptr, 10));
   }
   return now() - last - notice_;
 }
@@ -53,19 +54,20 @@ Nanoseconds Deaths::since() {
 bool Deaths::names_victim(const Outcome& outcome) const {
   if (is_victim(outcome.error.peer_rank)) return true;
   const std::string text = outcome.text();
-  return std::any_of(victims_.begin(), victims_.end(),
-                     [&text](int32_t victim) { return text.find(say("rank ", victim)) != std::string::npos; });
+  return std::any_of(victims_.begin(), victims_.end(), [&text](int32_t victim) {
+    return text.find(fmt::format("rank {}", victim)) != std::string::npos;
+  });
 }
 
 void Deaths::expect_out(const Outcome& outcome, const std::string& what, bool named) {
   const Nanoseconds late = since();
   rank_.check(outcome.status == BP_PEER_LOST,
-              say(what, " ends with BP_PEER_LOST when rank ", victims_.front(), " is lost"), outcome.text());
+              fmt::format("{} ends with BP_PEER_LOST when rank {} is lost", what, victims_.front()), outcome.text());
   rank_.check(late <= rank_.scaled(kLimit),
-              say(what, " ends within ", rank_.scaled(kLimit) / kMillisecond, " ms of the loss"),
-              say("it took ", late / kMillisecond, " ms"));
+              fmt::format("{} ends within {} ms of the loss", what, rank_.scaled(kLimit) / kMillisecond),
+              fmt::format("it took {} ms", late / kMillisecond));
   if (named && outcome.status == BP_PEER_LOST) {
-    rank_.check(names_victim(outcome), say("the error names rank ", victims_.front()), outcome.text());
+    rank_.check(names_victim(outcome), fmt::format("the error names rank {}", victims_.front()), outcome.text());
   }
 }
 
@@ -85,19 +87,20 @@ void Deaths::await_loss() {
 void Deaths::carry_on(std::unique_ptr<Agent> agent) {
   await_loss();
   rank_.step("submitting to a group that has lost a rank and was aborted");
-  agent->abort(BP_PEER_LOST, victims_.front(), say("rank ", victims_.front(), " is lost: its process ended"));
+  agent->abort(BP_PEER_LOST, victims_.front(), fmt::format("rank {} is lost: its process ended", victims_.front()));
   char byte = 0;
   const Outcome after = agent->irecv(companion(), 77, &byte, 1).finish(rank_.scaled(kSecond));
   rank_.check(after.status == BP_PEER_LOST, "after the abort operations fail with its status, BP_PEER_LOST",
               after.text());
   if (after.status == BP_PEER_LOST) {
-    rank_.check(names_victim(after), say("all survivors name the same rank, ", victims_.front()), after.text());
+    rank_.check(names_victim(after), fmt::format("all survivors name the same rank, {}", victims_.front()),
+                after.text());
   }
   close_quickly(rank_, std::move(agent));
   regroup();
 }
 
-// A process of one world has no other group without its parent.
+// With BP_BACKEND_ONE_WORLD a process has no group besides the world and its subgroups.
 void Deaths::regroup() {
   if (rank_.has_flag(BP_BACKEND_ONE_WORLD)) return barrier("closed");
   rank_.step("opening a new group of the survivors");
@@ -120,8 +123,8 @@ void close_quickly(Rank& rank, std::unique_ptr<Agent> agent) {
   agent->close();
   const Nanoseconds took = now() - begin;
   rank.check(took <= rank.scaled(kDestroyLimit),
-             say("destroy takes at most ", rank.scaled(kDestroyLimit) / kSecond, " s"),
-             say("it took ", took / kMillisecond, " ms"));
+             fmt::format("destroy takes at most {} s", rank.scaled(kDestroyLimit) / kSecond),
+             fmt::format("it took {} ms", took / kMillisecond));
 }
 
 void end_somehow(Rank& rank, Agent& agent, Pending& pending, Nanoseconds timeout, const std::string& what) {

@@ -26,22 +26,22 @@ class Deaths {
 
   // A barrier of the survivors.
   void barrier(const std::string& where);
-  // A victim waits until all survivors have said that they are ready.
+  // Survivors report that they are ready. A victim waits for all of them.
   void ready();
   void await_ready();
   // Called by a victim just before it dies; starts the clock.
-  void tell_time();
+  void record_death_time();
 
   // The time since the deaths. Survivors must return within 2 s (scaled).
   Nanoseconds since();
-  // An operation that could not succeed has ended in time, with BP_PEER_LOST. If `named`, the error tells who.
+  // An operation that could not succeed has ended in time, with BP_PEER_LOST. If `named`, the error names a victim.
   void expect_out(const Outcome& outcome, const std::string& what, bool named);
-  // Waits until the harness's liveness has marked all victims.
+  // Waits until the harness has marked all victims as lost.
   void await_loss();
-  // To be called by all survivors: the agent is broken and names a victim, ends quickly, and a new group of the
-  // survivors works.
+  // Call on all survivors. The agent must be broken, name a victim and end quickly, and a new group of the survivors
+  // must work.
   void carry_on(std::unique_ptr<Agent> agent);
-  // The last part of it.
+  // The last part of carry_on: a new group of the survivors.
   void regroup();
 
  private:
@@ -53,11 +53,11 @@ class Deaths {
   std::vector<int32_t> survivors_;
 };
 
-// The agent ends within five seconds (scaled): "at most a few" is what the ABI allows.
+// Closes the agent. Records a finding unless that ends within five seconds (scaled). The ABI allows "at most a few".
 void close_quickly(Rank& rank, std::unique_ptr<Agent> agent);
 
-// Waits for the end of an operation, whatever it may be. If it does not come within `timeout` the agent is aborted;
-// half a second (scaled) later it must be over.
+// Waits until an operation ends, with any result. If it does not end within `timeout`, aborts the agent; the operation
+// must then end within half a second (scaled).
 void end_somehow(Rank& rank, Agent& agent, Pending& pending, Nanoseconds timeout, const std::string& what);
 
 }  // namespace backplane::conformance

@@ -24,7 +24,7 @@ int reset_connections(Rank& rank) {
   for (const int connection : connected_tcp()) {
     sockaddr nobody = {};
     nobody.sa_family = AF_UNSPEC;
-    // Not by the C library's function: ThreadSanitizer would take it for a race with the backend's own calls.
+    // Bypasses the C library, because ThreadSanitizer would report a race with the backend's own calls.
     if (syscall(SYS_connect, connection, &nobody, sizeof nobody) == 0) ++count;
   }
   return count;
@@ -40,7 +40,7 @@ void end_and_open_again(Rank& rank, std::unique_ptr<Agent> agent) {
 void connection_reset(Rank& rank) {
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);
-  rank.publish(say("connections/", rank.id()), std::to_string(connected_tcp().size()));
+  rank.publish(fmt::format("connections/{}", rank.id()), std::to_string(connected_tcp().size()));
   rank.barrier();
   if (rank.await_value("connections/0") == "0") rank.skip("rank 0 keeps no TCP connections that could be reset");
   std::vector<char> in(kBeyondBuffers);
@@ -77,7 +77,7 @@ void black_hole(Rank& rank) {
   rank.barrier();
   rank.world().mark_failed();
   if (rank.id() == 0 && !set_loopback(false)) {
-    rank.harness_error(say("cannot take loopback down: ", std::strerror(errno)));
+    rank.harness_error(fmt::format("cannot take loopback down: {}", std::strerror(errno)));
   }
   rank.barrier();
   rank.step("receiving while the network swallows everything");
@@ -89,7 +89,7 @@ void black_hole(Rank& rank) {
   const Outcome received = receiving.wait(rank.scaled(kSecond));
   const Nanoseconds took = now() - begin;
   rank.check(took <= rank.scaled(5 * kSecond / 2), "a recv with a timeout of 1 s (scaled) is back within 1.5 s more",
-             say("it took ", took / kMillisecond, " ms and answered ", received.text()));
+             fmt::format("it took {} ms and answered {}", took / kMillisecond, received.text()));
   end_somehow(rank, *agent, receiving, 0, "a recv without a network");
   end_somehow(rank, *agent, sending, 0, "a send without a network");
   end_and_open_again(rank, std::move(agent));

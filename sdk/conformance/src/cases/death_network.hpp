@@ -5,7 +5,7 @@
 
 namespace backplane::conformance {
 
-// Not the process but the network fails.
+// The network fails, not a process.
 std::vector<Case> death_network_cases();
 
 }  // namespace backplane::conformance

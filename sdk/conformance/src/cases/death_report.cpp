@@ -31,7 +31,7 @@ void report(Rank& rank) {
     outcome.error = each;
     outcome.status = each.status;
     rank.check(each.status == BP_PEER_LOST && (each.peer_rank == victim || each.peer_rank == -1),
-               say("report_failure says BP_PEER_LOST and names rank ", victim, " or none"), outcome.text());
+               fmt::format("report_failure says BP_PEER_LOST and names rank {} or none", victim), outcome.text());
     if (outcome.status == BP_PEER_LOST) check_report(rank, outcome, "report_failure");
   }
   deaths.barrier("looked");

@@ -7,6 +7,6 @@
 
 namespace backplane::conformance {
 
-std::vector<Case> death_report_cases();  // what is reported to the host of a rank that is killed
+std::vector<Case> death_report_cases();  // what the survivors report to their hosts
 
 }  // namespace backplane::conformance

@@ -11,7 +11,7 @@
 namespace backplane::conformance {
 namespace {
 
-// Numbers of very different size, so that every order of additions gives another sum.
+// Numbers of very different magnitude: each order of additions gives a different sum.
 void fill_sensitive(uint32_t dtype, void* data, uint64_t count, uint64_t name) {
   const uint32_t part = dtype == BP_C64 ? uint32_t{BP_F32} : (dtype == BP_C128 ? uint32_t{BP_F64} : dtype);
   const int digits = static_cast<int>(-std::log2(epsilon(part)));
@@ -72,15 +72,15 @@ void equal_across_ranks(Rank& rank) {
   uint64_t number = 0;
   for (const Sum& sum : sums(capability)) {
     ++number;
-    rank.step(say("comparing the bits of ", reduce_op_name(sum.reduce_op), " of ", sum.count, " x ",
-                  dtype_name(sum.dtype), " between the ranks"));
+    rank.step(fmt::format("comparing the bits of {} of {} x {} between the ranks", reduce_op_name(sum.reduce_op),
+                          sum.count, dtype_name(sum.dtype)));
     const Guarded output = all_reduce(rank, group, sum, number);
     const uint64_t bytes = output.size();
     const std::string mine = std::to_string(fingerprint(output.data(), bytes));
-    if (rank.id() == 0) rank.publish(say("bits/", number), mine);
-    const std::string first = rank.await_value(say("bits/", number));
+    if (rank.id() == 0) rank.publish(fmt::format("bits/{}", number), mine);
+    const std::string first = rank.await_value(fmt::format("bits/{}", number));
     rank.require(mine == first, "the same bits as on rank 0",
-                 say("others: element 0 is ", element_text(sum.dtype, output.data(), 0)));
+                 fmt::format("others: element 0 is {}", element_text(sum.dtype, output.data(), 0)));
   }
   if (number == 0) rank.skip("all_reduce is not native for floating-point elements");
 }
@@ -91,13 +91,14 @@ void equal_on_repeat(Rank& rank) {
   uint64_t number = 0;
   for (const Sum& sum : sums(capability)) {
     ++number;
-    rank.step(say("repeating ", reduce_op_name(sum.reduce_op), " of ", sum.count, " x ", dtype_name(sum.dtype)));
+    rank.step(fmt::format("repeating {} of {} x {}", reduce_op_name(sum.reduce_op), sum.count, dtype_name(sum.dtype)));
     const Guarded first = all_reduce(rank, group, sum, number);
     for (int32_t turn = 0; turn < 10; ++turn) {
       if ((turn + rank.id()) % 3 == 0) rank.world().look("harness/pause");  // changes the order of arrival
       const Guarded again = all_reduce(rank, group, sum, number);
       const int64_t wrong = first_difference(sum.dtype, first.data(), again.data(), sum.count);
-      rank.require(wrong < 0, "the same bits each time", say("element ", wrong, " differs at repetition ", turn));
+      rank.require(wrong < 0, "the same bits each time",
+                   fmt::format("element {} differs at repetition {}", wrong, turn));
     }
   }
   if (number == 0) rank.skip("all_reduce is not native for floating-point elements");

@@ -31,30 +31,32 @@ OnDevice open_on_device(Rank& rank) {
   auto agent = rank.open();
   rank.barrier();  // a body may end its group at once
   const auto* api = static_cast<const bp_device_api*>(agent->api().extension(agent->self(), BP_EXT_DEVICE));
-  if (api == nullptr) rank.skip(say("the backend works in no streams of a device (", BP_EXT_DEVICE, ")"));
+  if (api == nullptr) rank.skip(fmt::format("the backend works in no streams of a device ({})", BP_EXT_DEVICE));
   rank.require(BP_HAS(api, copy) && api->wait_on_stream != nullptr && api->copy != nullptr,
-               say("a table of ", BP_EXT_DEVICE, " with wait_on_stream and copy"), "one without");
-  if (!agent->use_twins()) rank.skip(say("the backend hands out no memory of its device (", BP_EXT_MEMORY, ")"));
+               fmt::format("a table of {} with wait_on_stream and copy", BP_EXT_DEVICE), "one without");
+  if (!agent->use_device_memory())
+    rank.skip(fmt::format("the backend hands out no memory of its device ({})", BP_EXT_MEMORY));
   const Source source = memory_of(rank, *agent);
   return {std::move(agent), *api, source};
 }
 
 namespace {
 
-// Leaves the body, as a skip, unless the backend does it on memory of a device.
+// Skips the case unless the operation is native on memory of a device.
 void need(Rank& rank, uint32_t op, const char* name) {
   const bp_capability* const has = rank.capability(op);
-  if (has == nullptr || (has->memory & BP_BIT(BP_CUDA)) == 0) rank.skip(say("no ", name, " in memory of a device"));
+  if (has == nullptr || (has->memory & BP_BIT(BP_CUDA)) == 0)
+    rank.skip(fmt::format("no {} in memory of a device", name));
 }
 
-// An all_reduce of one number, for which every rank has to come, and which has been done once, so that all are
-// connected.
-class Meeting {
+// An all_reduce of one number, which needs every rank. It has been done once, so that all ranks are connected.
+class ConnectedAllReduce {
  public:
-  Meeting(Rank& rank, const OnDevice& device) : rank_(rank), device_(device), number_(device.piece(rank, 4)) {
+  ConnectedAllReduce(Rank& rank, const OnDevice& device)
+      : rank_(rank), device_(device), number_(device.piece(rank, 4)) {
     need(rank, BP_ALL_REDUCE, "all_reduce");
     rank.step("in the first all_reduce");
-    rank.require_ok(start().finish(rank.scaled(kPlenty)), "the first all_reduce");
+    rank.require_ok(start().finish(rank.scaled(kEndLimit)), "the first all_reduce");
     rank.barrier();
   }
   Pending start() {
@@ -68,10 +70,10 @@ class Meeting {
     return device_.agent->submit(op);
   }
   void finish(Pending& pending) {
-    rank_.require_ok(pending.finish(rank_.scaled(kPlenty)), "the all_reduce");
+    rank_.require_ok(pending.finish(rank_.scaled(kEndLimit)), "the all_reduce");
     int32_t sum = 0;
     rank_.require(device_.source.copies->copy(&sum, number_.data(), 4), "a copy from the device", "a refusal");
-    rank_.require(sum == rank_.size(), say("a sum of ", rank_.size()), say(sum));
+    rank_.require(sum == rank_.size(), fmt::format("a sum of {}", rank_.size()), std::to_string(sum));
   }
 
  private:
@@ -81,7 +83,7 @@ class Meeting {
   uint64_t seq_ = 0;
 };
 
-// Rank 1 puts operations behind a message that it has not received yet.
+// Rank 1 orders operations after a message that it has not received yet.
 class Chain {
  public:
   explicit Chain(Rank& rank)
@@ -91,12 +93,13 @@ class Chain {
         back_(device_.piece(rank, kSize)),
         tail_(device_.piece(rank, kTail)) {
     rank.step("in the first broadcast");
-    rank.require_ok(broadcast().finish(rank.scaled(kPlenty)), "the first broadcast");
+    rank.require_ok(broadcast().finish(rank.scaled(kEndLimit)), "the first broadcast");
     rank.barrier();
     message_.fill(rank.id() == 0 ? kNew : kOld);
   }
 
-  // Rank 1. The sender is told to send once the stream waits, or once it turns out that it only can when that is there.
+  // For rank 1. The sender is told to send once the stream waits, or once it is clear that the stream can wait only
+  // after the send.
   void receive() {
     pending_.push_back(device_.agent->submit(device_.recv(0, 9, message_)));
     rank_.step("having a stream wait for a recv");
@@ -104,14 +107,14 @@ class Chain {
     rank_.require(early.ok() || early.status == BP_AGAIN, "wait_on_stream to answer BP_OK or BP_AGAIN", early.text());
     if (!early.ok()) {
       rank_.publish("send", "now");
-      rank_.require_ok(device_.wait_on_stream(pending_[0], rank_.scaled(kPlenty)),
+      rank_.require_ok(device_.wait_on_stream(pending_[0], rank_.scaled(kEndLimit)),
                        "wait_on_stream, the other end being there");
     }
     pending_.push_back(broadcast());
     pending_.push_back(device_.agent->submit(device_.send(0, 10, message_)));
     if (early.ok()) rank_.publish("send", "now");
   }
-  // The others.
+  // For the other ranks.
   void take_part() {
     if (rank_.id() == 0) {
       pending_.push_back(device_.agent->submit(device_.recv(1, 10, back_)));
@@ -123,14 +126,14 @@ class Chain {
   void finish() {
     rank_.step("waiting for operations enqueued after a recv");
     for (Pending& each : pending_)
-      rank_.require_ok(each.finish(rank_.scaled(kPlenty)), "an operation enqueued after a recv");
+      rank_.require_ok(each.finish(rank_.scaled(kEndLimit)), "an operation enqueued after a recv");
     if (rank_.id() == 0) require_kept(rank_, back_, kNew, "in a message that was put behind a recv");
     std::vector<std::byte> tail(kTail);
     const std::byte* const from = rank_.id() == 1 ? message_.data() + kSize - kTail : tail_.data();
     rank_.require(device_.source.copies->copy(tail.data(), from, kTail), "a copy from the device", "a refusal");
     rank_.require(tail.front() == Piece::byte_at(kNew, kSize - kTail),
                   "the received data, in a broadcast enqueued after a recv",
-                  say("byte ", static_cast<int>(tail.front())));
+                  fmt::format("byte {}", static_cast<int>(tail.front())));
     rank_.barrier();
   }
 
@@ -171,40 +174,40 @@ void wait_on_stream(Rank& rank) {
 
 void order_early(Rank& rank) {
   const OnDevice device = open_on_device(rank);
-  Meeting meeting(rank, device);
+  ConnectedAllReduce all_reduce(rank, device);
   if (rank.id() != 0) rank.await_value("ordered");
-  Pending pending = meeting.start();
+  Pending pending = all_reduce.start();
   if (rank.id() == 0) {
     rank.step("having a stream wait for an all_reduce that the other ranks have not begun");
-    rank.require_ok(device.wait_on_stream(pending, rank.scaled(kPlenty) / 2),
+    rank.require_ok(device.wait_on_stream(pending, rank.scaled(kEndLimit) / 2),
                     "wait_on_stream, before the other ranks have come");
     rank.require(pending.test().status == BP_AGAIN, "an all_reduce that waits for the other ranks",
                  pending.test().text());
     rank.publish("ordered", "yes");
   }
-  meeting.finish(pending);
+  all_reduce.finish(pending);
 }
 
 void order_beside_wait(Rank& rank) {
   const OnDevice device = open_on_device(rank);
-  Meeting meeting(rank, device);
+  ConnectedAllReduce all_reduce(rank, device);
   if (rank.id() != 0) rank.await_value("ordered");
-  Pending pending = meeting.start();
+  Pending pending = all_reduce.start();
   if (rank.id() == 0) {
-    const Aside waiting([&pending] { pending.wait(BP_NO_TIMEOUT); });
+    const TestThread waiting([&pending] { pending.wait(BP_NO_TIMEOUT); });
     waiting.await_asleep();
     rank.step("having a stream wait for an all_reduce beside a thread in work_wait");
-    const Outcome ordered = device.wait_on_stream(pending, rank.scaled(kPlenty) / 2);
+    const Outcome ordered = device.wait_on_stream(pending, rank.scaled(kEndLimit) / 2);
     const bool was_waiting = !waiting.ended();
     rank.publish("ordered", "yes");
-    rank.require(waiting.await(rank.scaled(kPlenty)), "work_wait to end with the all_reduce", "it does not");
+    rank.require(waiting.await(rank.scaled(kEndLimit)), "work_wait to end with the all_reduce", "it does not");
     rank.require_ok(ordered, "wait_on_stream, beside a thread in work_wait");
     rank.require(was_waiting, "an all_reduce that waits for the other ranks", "one that was over");
   }
-  meeting.finish(pending);
+  all_reduce.finish(pending);
 }
 
-// A backend that enqueues before its peer is ready does not wait.
+// Timeouts of wait_on_stream. A backend that enqueues before its peer is ready does not wait.
 void order_limits(Rank& rank) {
   const OnDevice device = open_on_device(rank);
   const Piece message = device.piece(rank, 1000);
@@ -219,10 +222,10 @@ void order_limits(Rank& rank) {
       rank.require(ordered.ok() || ordered.status == BP_AGAIN, "wait_on_stream to answer BP_OK or BP_AGAIN",
                    ordered.text());
       rank.require(took < timeout + rank.scaled(kSecond), "wait_on_stream to keep its time",
-                   say(took / kMillisecond, " ms"));
+                   fmt::format("{} ms", took / kMillisecond));
     }
     rank.publish("send", "now");
-    rank.require_ok(recv.finish(rank.scaled(kPlenty)), "the recv");
+    rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "the recv");
     require_kept(rank, message, 2, "in the message");
   } else if (rank.id() == 1) {
     rank.await_value("send");
@@ -241,7 +244,7 @@ void order_aborted(Rank& rank) {
     Nanoseconds at = 0;
   };
   const auto seen = std::make_shared<Seen>();
-  const Aside ordering([&device, &recv, seen] {
+  const TestThread ordering([&device, &recv, seen] {
     seen->outcome = device.wait_on_stream(recv, BP_NO_TIMEOUT);
     seen->at = now();
   });
@@ -250,13 +253,13 @@ void order_aborted(Rank& rank) {
   rank.step("aborting while a thread is in wait_on_stream");
   const Nanoseconds begin = now();
   device.agent->abort(BP_CANCELLED, -1, "the case wants it");
-  rank.require(ordering.await(rank.scaled(kPlenty)), "wait_on_stream to end with an abort", "it does not");
+  rank.require(ordering.await(rank.scaled(kEndLimit)), "wait_on_stream to end with an abort", "it does not");
   if (!ahead) {
     rank.require(seen->outcome.status == BP_CANCELLED, "BP_CANCELLED, as abort says", seen->outcome.text());
     rank.require(seen->at - begin < rank.scaled(kAbortBound), "wait_on_stream to end within half a second of abort",
-                 say((seen->at - begin) / kMillisecond, " ms"));
+                 fmt::format("{} ms", (seen->at - begin) / kMillisecond));
   }
-  recv.finish(rank.scaled(kPlenty));
+  recv.finish(rank.scaled(kEndLimit));
   rank.barrier();
 }
 
@@ -266,17 +269,17 @@ void order_ended(Rank& rank) {
   Pending recv = device.agent->submit(device.recv(rank.id(), 5, message));
   Pending send = device.agent->submit(device.send(rank.id(), 5, message));
   for (Pending* const each : {&recv, &send}) {
-    rank.require_ok(each->wait(rank.scaled(kPlenty)), "a message to this rank itself");
-    rank.require_ok(device.wait_on_stream(*each, rank.scaled(kPlenty)), "wait_on_stream of a completed operation");
+    rank.require_ok(each->wait(rank.scaled(kEndLimit)), "a message to this rank itself");
+    rank.require_ok(device.wait_on_stream(*each, rank.scaled(kEndLimit)), "wait_on_stream of a completed operation");
     each->release();
   }
-  Pending hopeless = device.agent->submit(device.recv(rank.next(), kSilentTag, message));
-  hopeless.cancel();
-  const Outcome ended = hopeless.wait(rank.scaled(kPlenty));
-  const Outcome ordered = device.wait_on_stream(hopeless, rank.scaled(kPlenty));
+  Pending unmatched_recv = device.agent->submit(device.recv(rank.next(), kSilentTag, message));
+  unmatched_recv.cancel();
+  const Outcome ended = unmatched_recv.wait(rank.scaled(kEndLimit));
+  const Outcome ordered = device.wait_on_stream(unmatched_recv, rank.scaled(kEndLimit));
   rank.require(ordered.status == ended.status,
-               say("wait_on_stream to answer ", status_name(ended.status), ", as work_wait did"), ordered.text());
-  hopeless.release();
+               fmt::format("wait_on_stream to answer {}, as work_wait did", status_name(ended.status)), ordered.text());
+  unmatched_recv.release();
 }
 
 }  // namespace

@@ -11,12 +11,12 @@ namespace {
 
 constexpr uint64_t kMessages = 12;  // of a batch
 
-// Tags and sizes differ, but for every third message, which has the tag of the one before.
+// Tags and sizes differ, except that every third message has the tag of the previous one.
 uint64_t tag_of(uint64_t i) { return 20 + i - (i % 3 == 2 ? 1 : 0); }
 uint64_t size_of(uint64_t i) { return 100 + i * i * 1000; }
 
-// Each rank sends a batch to the next and receives one from the one before. In every round the batches mix directions
-// in another way.
+// Each rank sends a batch to the next rank and receives one from the previous rank. Each round mixes the directions
+// differently.
 void batches(Rank& rank) {
   const OnDevice device = open_on_device(rank);
   std::vector<Piece> out;
@@ -27,7 +27,7 @@ void batches(Rank& rank) {
     out.back().fill(100 * static_cast<uint64_t>(rank.id()) + i);
   }
   for (uint64_t round = 0; round < 3; ++round) {
-    rank.step(say("in batch ", round));
+    rank.step(fmt::format("in batch {}", round));
     std::vector<bp_op> ops;
     for (uint64_t i = 0; i < kMessages; ++i) ops.push_back(device.send(rank.next(), tag_of(i), out[i]));
     for (uint64_t i = 0; i < kMessages; ++i) {
@@ -40,16 +40,17 @@ void batches(Rank& rank) {
       if (i + 1 < ops.size()) ops[i].flags = BP_OP_MORE;
       pending.push_back(device.agent->submit(ops[i]));
     }
-    for (Pending& each : pending) rank.require_ok(each.finish(rank.scaled(kPlenty)), "a message of a batch");
+    for (Pending& each : pending) rank.require_ok(each.finish(rank.scaled(kEndLimit)), "a message of a batch");
     for (uint64_t i = 0; i < kMessages; ++i) {
-      require_kept(rank, in[i], 100 * static_cast<uint64_t>(rank.previous()) + i, say("in message ", i, " of a batch"));
+      require_kept(rank, in[i], 100 * static_cast<uint64_t>(rank.previous()) + i,
+                   fmt::format("in message {} of a batch", i));
       in[i].fill(0);
     }
     rank.barrier();
   }
 }
 
-// The rest of the batch was refused, say.
+// The batch ends early, as if its other operations had been refused.
 void batch_cut_short(Rank& rank) {
   const OnDevice device = open_on_device(rank);
   const Piece out = device.piece(rank, 100'000);
@@ -63,8 +64,8 @@ void batch_cut_short(Rank& rank) {
   rank.step("in a batch that nothing more comes of");
   Pending received = device.agent->submit(recv);
   Pending sent = device.agent->submit(send);
-  rank.require_ok(received.finish(rank.scaled(kPlenty)), "a recv of a batch that nothing more comes of");
-  rank.require_ok(sent.finish(rank.scaled(kPlenty)), "a send of a batch that nothing more comes of");
+  rank.require_ok(received.finish(rank.scaled(kEndLimit)), "a recv of a batch that nothing more comes of");
+  rank.require_ok(sent.finish(rank.scaled(kEndLimit)), "a send of a batch that nothing more comes of");
   require_kept(rank, in, static_cast<uint64_t>(rank.previous()), "in the message");
   rank.barrier();
 }
@@ -88,9 +89,10 @@ std::string first_wrong_copy(const OnDevice& device, const Piece& first, const P
        {Step{"within the host", host.data(), bytes.data()}, Step{"to the device", first.data(), host.data()},
         Step{"within the device", second.data(), first.data()}, Step{"from the device", back.data(), second.data()}}) {
     const Outcome outcome = copy(step.to, step.from, bytes.size());
-    if (!outcome.ok()) return say("a copy ", step.name, ": ", outcome.text());
+    if (!outcome.ok()) return fmt::format("a copy {}: {}", step.name, outcome.text());
   }
-  if (const Outcome none = copy(first.data(), back.data(), 0); !none.ok()) return say("no bytes: ", none.text());
+  if (const Outcome none = copy(first.data(), back.data(), 0); !none.ok())
+    return fmt::format("no bytes: {}", none.text());
   return first_wrong(back, key) < 0 ? "" : "other bytes after a copy to the device, there, and back";
 }
 
@@ -103,16 +105,16 @@ void copies(Rank& rank) {
   std::vector<Piece> pieces;
   for (size_t i = 0; i < 2 * logs.size(); ++i) pieces.push_back(device.piece(rank, 1 + i / 2 * 100'000));
   {
-    std::vector<std::unique_ptr<Aside>> threads;
+    std::vector<std::unique_ptr<TestThread>> threads;
     for (size_t which = 0; which < logs.size(); ++which) {
-      threads.push_back(std::make_unique<Aside>([&log = logs[which], &device, &pieces, which] {
+      threads.push_back(std::make_unique<TestThread>([&log = logs[which], &device, &pieces, which] {
         for (uint64_t i = 0; i < 20 && log.wrong.empty(); ++i) {
           log.wrong = first_wrong_copy(device, pieces[2 * which], pieces[2 * which + 1], 7 * i + which);
         }
       }));
     }
     for (const auto& thread : threads) {
-      rank.require(thread->await(rank.scaled(kPlenty)), "threads that copy at the same time to come to an end",
+      rank.require(thread->await(rank.scaled(kEndLimit)), "threads that copy at the same time to come to an end",
                    "one that hangs");
     }
   }

@@ -29,7 +29,7 @@ struct OnDevice {
   Outcome wait_on_stream(const Pending& pending, Nanoseconds timeout) const;
 };
 
-// Leaves the body, as a skip, if the backend has no such extension or no such memory.
+// Skips the case if the backend lacks the extension or the memory.
 OnDevice open_on_device(Rank& rank);
 
 std::vector<Case> device_batch_cases();  // device_batches.cpp

@@ -20,7 +20,8 @@ bool same(const Outcome& left, const Outcome& right) {
 }
 
 std::string in_full(const Outcome& outcome) {
-  return say(outcome.text(), " (peer ", outcome.error.peer_rank, ", native code ", outcome.error.native_code, ")");
+  return fmt::format("{} (peer {}, native code {})", outcome.text(), outcome.error.peer_rank,
+                     outcome.error.native_code);
 }
 
 void reports(Rank& rank) {
@@ -29,12 +30,12 @@ void reports(Rank& rank) {
 
 void statuses(Rank& rank) {
   for (const Failed& failed : provoke(rank, "main")) {
-    rank.check(failed.outcome.status == failed.status, say(failed.what, " ends with ", status_name(failed.status)),
-               failed.outcome.text());
+    rank.check(failed.outcome.status == failed.status,
+               fmt::format("{} ends with {}", failed.what, status_name(failed.status)), failed.outcome.text());
   }
 }
 
-// A work that has failed is asked in every way, also after other things have failed.
+// Queries a failed work in every way, also after other failures.
 void stable(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> small(8);
@@ -43,12 +44,12 @@ void stable(Rank& rank) {
   Pending too_long = agent->irecv(rank.previous(), 1, small.data(), small.size());
   rank.barrier();
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
-  const Outcome first = too_long.wait(rank.scaled(kPlenty));
-  rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+  const Outcome first = too_long.wait(rank.scaled(kEndLimit));
+  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
   Pending aborted = agent->submit(recv_op(rank.id(), kSilentTag, small.data(), small.size()));
   rank.barrier();
   agent->abort(BP_RESOURCE, -1, "the cause of the abort");
-  const Outcome second = aborted.wait(rank.scaled(kPlenty));
+  const Outcome second = aborted.wait(rank.scaled(kEndLimit));
   const Outcome third = agent->isend(rank.id(), 1, large.data(), 1).submitted();
   for (int i = 0; i < 30; ++i) {
     for (auto [pending, said] : {std::pair{&too_long, &first}, std::pair{&aborted, &second}}) {
@@ -81,7 +82,7 @@ void null_report(Rank& rank) {
   rank.barrier();
   rank.require(api.submit(agent->self(), &send, &sending, nullptr) == BP_OK, "submit of a send succeeds", "it failed");
   if (receiving != nullptr) {
-    const int32_t ended = api.work_wait(agent->self(), receiving, rank.scaled(kPlenty), nullptr);
+    const int32_t ended = api.work_wait(agent->self(), receiving, rank.scaled(kEndLimit), nullptr);
     rank.require(ended == BP_INVALID, "work_wait for a recv whose message is too long ends with BP_INVALID",
                  status_name(ended));
     const int32_t again = api.work_test(agent->self(), receiving, nullptr);
@@ -89,7 +90,7 @@ void null_report(Rank& rank) {
     api.work_release(agent->self(), receiving);
   }
   if (sending != nullptr) {
-    const int32_t ended = api.work_wait(agent->self(), sending, rank.scaled(kPlenty), nullptr);
+    const int32_t ended = api.work_wait(agent->self(), sending, rank.scaled(kEndLimit), nullptr);
     rank.require(ended == BP_OK, "work_wait for the send succeeds", status_name(ended));
     api.work_release(agent->self(), sending);
   }
@@ -117,39 +118,40 @@ void cause_is_kept(Rank& rank) {
   agent->api().abort(agent->self(), &why);
   std::memset(why.text, 'x', sizeof why.text);  // it was valid during the call
   why.text[5] = '\0';
-  const Outcome flying = pending.finish(rank.scaled(kPlenty));
+  const Outcome flying = pending.finish(rank.scaled(kEndLimit));
   const Outcome later = agent->isend(rank.id(), 1, memory.data(), 1).submitted();
   for (const auto& [outcome, what] :
        {std::pair{flying, "an operation in flight"}, std::pair{later, "submit after abort"}}) {
     check_report(rank, outcome, what);
-    rank.check(outcome.status == BP_INTERNAL, say(what, " fails with the status of the cause, BP_INTERNAL"),
+    rank.check(outcome.status == BP_INTERNAL, fmt::format("{} fails with the status of the cause, BP_INTERNAL", what),
                outcome.text());
-    rank.check(outcome.text().find(words) != std::string::npos, say(what, " tells the text of the cause: ", words),
-               outcome.text());
-    rank.check(outcome.error.native_code == 42, say(what, " keeps the native code of the cause, 42"), in_full(outcome));
-    rank.check(outcome.error.peer_rank == rank.size() - 1, say(what, " names the rank of the cause, ", rank.size() - 1),
+    rank.check(outcome.text().find(words) != std::string::npos,
+               fmt::format("{} tells the text of the cause: {}", what, words), outcome.text());
+    rank.check(outcome.error.native_code == 42, fmt::format("{} keeps the native code of the cause, 42", what),
                in_full(outcome));
+    rank.check(outcome.error.peer_rank == rank.size() - 1,
+               fmt::format("{} names the rank of the cause, {}", what, rank.size() - 1), in_full(outcome));
   }
   rank.barrier();
 }
 
-// A text that fills the report, of characters of two bytes: whatever a backend puts before it cuts it somewhere.
+// A text of two-byte characters that fills the report: any prefix of the backend truncates it.
 void long_cause(Rank& rank) {
   for (int odd = 0; odd < 2; ++odd) {
     std::string words(static_cast<size_t>(odd), 'a');
     while (words.size() + 2 < BP_ERROR_TEXT_SIZE) words += "\xC3\xBC";
-    const auto agent = rank.open(in_space(say("long ", odd)));
+    const auto agent = rank.open(in_space(fmt::format("long {}", odd)));
     std::vector<uint8_t> memory(100);
     Pending pending = agent->submit(recv_op(rank.id(), kSilentTag, memory.data(), memory.size()));
     rank.barrier();
     agent->abort(BP_INTERNAL, -1, words);
-    const Outcome flying = pending.finish(rank.scaled(kPlenty));
+    const Outcome flying = pending.finish(rank.scaled(kEndLimit));
     const Outcome later = agent->isend(rank.id(), 1, memory.data(), 1).submitted();
     for (const auto& [outcome, what] :
          {std::pair{flying, "an operation in flight"}, std::pair{later, "submit after abort"}}) {
       check_report(rank, outcome, what);
       rank.check(outcome.text().find(words.substr(0, 500)) != std::string::npos,
-                 say(what, " tells at least the first 500 bytes of a long cause"), outcome.text());
+                 fmt::format("{} tells at least the first 500 bytes of a long cause", what), outcome.text());
     }
     rank.barrier();
   }
@@ -162,7 +164,7 @@ void same_culprit(Rank& rank) {
   ring(rank, *agent, "before abort", 1);
   rank.barrier();
   rank.step("aborting on all ranks");
-  agent->abort(BP_PEER_LOST, culprit, say("rank ", culprit, " is the culprit"));
+  agent->abort(BP_PEER_LOST, culprit, fmt::format("rank {} is the culprit", culprit));
   std::vector<uint8_t> memory(100);
   for (int32_t peer = 0; peer < rank.size(); ++peer) {
     for (int attempt = 0; attempt < 5; ++attempt) {
@@ -170,7 +172,7 @@ void same_culprit(Rank& rank) {
       const Outcome received = agent->irecv(peer, 1, memory.data(), 10).submitted();
       for (const Outcome& outcome : {sent, received}) {
         rank.require(outcome.status == BP_PEER_LOST && outcome.error.peer_rank == culprit,
-                     say("BP_PEER_LOST naming rank ", culprit, ", also for messages with rank ", peer),
+                     fmt::format("BP_PEER_LOST naming rank {}, also for messages with rank {}", culprit, peer),
                      in_full(outcome));
       }
     }
@@ -178,7 +180,7 @@ void same_culprit(Rank& rank) {
   rank.barrier();
 }
 
-// The last rank destroys its group while the others wait for it. A backend that cannot see that is not asked.
+// The last rank destroys its group while the others wait for it. Skipped for backends that cannot detect that.
 void names_the_lost(Rank& rank) {
   const int32_t lost = rank.size() - 1;
   const auto agent = rank.open();
@@ -203,7 +205,8 @@ void names_the_lost(Rank& rank) {
   }
   rank.check(outcome.status == BP_PEER_LOST, "a recv from a rank that destroyed its group fails with BP_PEER_LOST",
              outcome.text());
-  rank.check(outcome.error.peer_rank == lost, say("bp_error.peer_rank is that rank, ", lost), in_full(outcome));
+  rank.check(outcome.error.peer_rank == lost, fmt::format("bp_error.peer_rank is that rank, {}", lost),
+             in_full(outcome));
   check_report(rank, outcome, "a recv from a rank that has left");
   recv.release();
 }
@@ -225,7 +228,7 @@ void names_the_operation(Rank& rank) {
   rank.check(text.find("recv") != std::string::npos || text.find("receive") != std::string::npos,
              "the text of a recv that timed out names the operation", text);
   rank.check(text.find(std::to_string(rank.next())) != std::string::npos,
-             say("the text of a recv from rank ", rank.next(), " that timed out names that rank"), text);
+             fmt::format("the text of a recv from rank {} that timed out names that rank", rank.next()), text);
   rank.barrier();
 }
 

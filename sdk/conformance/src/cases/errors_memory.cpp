@@ -9,7 +9,7 @@
 namespace backplane::conformance {
 namespace {
 
-// A report with something in every byte that a callee could touch, as if an earlier call had failed.
+// A report with a value in every byte that a callee could write, as if an earlier call had failed.
 bp_error used_report() {
   bp_error error;
   std::memset(&error, 0x5A, sizeof error);
@@ -24,7 +24,7 @@ void expect_untouched(Rank& rank, const bp_error& error, const std::string& what
   const auto* then_bytes = reinterpret_cast<const unsigned char*>(&before);
   const auto* wrong = std::mismatch(now_bytes, now_bytes + sizeof error, then_bytes).first;
   rank.check(wrong == now_bytes + sizeof error, what + " leaves the report untouched",
-             say("byte ", wrong - now_bytes, " of it has changed"));
+             fmt::format("byte {} of it has changed", wrong - now_bytes));
 }
 
 void untouched(Rank& rank) {
@@ -54,7 +54,7 @@ void untouched(Rank& rank) {
   rank.require(api.submit(agent->self(), &send, &sending, &error) == BP_OK, "submit of a send succeeds", "it failed");
   expect_untouched(rank, error, "submit that says BP_OK");
   error = used_report();
-  status = api.work_wait(agent->self(), receiving, rank.scaled(kPlenty), &error);
+  status = api.work_wait(agent->self(), receiving, rank.scaled(kEndLimit), &error);
   rank.require(status == BP_OK, "work_wait for the recv succeeds", status_name(status));
   expect_untouched(rank, error, "work_wait that says BP_OK");
   error = used_report();
@@ -63,12 +63,12 @@ void untouched(Rank& rank) {
   expect_untouched(rank, error, "work_test that says BP_OK");
   api.work_release(agent->self(), receiving);
   if (sending == nullptr) return;
-  status = api.work_wait(agent->self(), sending, rank.scaled(kPlenty), &error);
+  status = api.work_wait(agent->self(), sending, rank.scaled(kEndLimit), &error);
   rank.require(status == BP_OK, "work_wait for the send succeeds", status_name(status));
   api.work_release(agent->self(), sending);
 }
 
-// A report of a later minor: longer than the backend knows.
+// A report of a later minor version: longer than the struct that the backend knows.
 struct LongReport {
   static constexpr size_t kTail = 512;
   bp_error error;
@@ -83,14 +83,15 @@ struct LongReport {
 
 void check_long(Rank& rank, const LongReport& report, int32_t status, const std::string& what) {
   rank.check(report.error.struct_size == sizeof report, what + " leaves struct_size as the caller set it",
-             say("it is ", report.error.struct_size));
+             fmt::format("it is {}", report.error.struct_size));
   rank.check(report.error.status == status && report.error.text[0] != '\0',
              what + " fills in a report that is longer than it knows",
-             say("status ", report.error.status, ", text '", report.error.text, "'"));
+             fmt::format("status {}, text '{}'", report.error.status, report.error.text));
   const auto* wrong =
       std::find_if(report.tail, report.tail + LongReport::kTail, [](unsigned char c) { return c != 0xAB; });
-  rank.check(wrong == report.tail + LongReport::kTail, what + " writes nothing behind the fields that it knows",
-             say("byte ", sizeof(bp_error) + static_cast<size_t>(wrong - report.tail), " of the report has changed"));
+  rank.check(
+      wrong == report.tail + LongReport::kTail, what + " writes nothing behind the fields that it knows",
+      fmt::format("byte {} of the report has changed", sizeof(bp_error) + static_cast<size_t>(wrong - report.tail)));
 }
 
 void longer(Rank& rank) {
@@ -109,7 +110,7 @@ void longer(Rank& rank) {
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
   if (receiving != nullptr) {
     LongReport report;
-    const int32_t status = api.work_wait(agent->self(), receiving, rank.scaled(kPlenty), &report.error);
+    const int32_t status = api.work_wait(agent->self(), receiving, rank.scaled(kEndLimit), &report.error);
     rank.require(status == BP_INVALID, "work_wait for a recv whose message is too long ends with BP_INVALID",
                  status_name(status));
     check_long(rank, report, status, "work_wait");
@@ -117,7 +118,7 @@ void longer(Rank& rank) {
     check_long(rank, again, api.work_test(agent->self(), receiving, &again.error), "work_test");
     api.work_release(agent->self(), receiving);
   }
-  rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
   rank.barrier();
   LongReport why;
   bp_error_set(&why.error, BP_RESOURCE, 0, -1, "a cause in a longer report");

@@ -18,7 +18,7 @@ std::string visible(const std::string& text) {
     if (byte >= 0x20 && byte < 0x7F) {
       result += c;
     } else {
-      result += say("\\", byte / 64, byte / 8 % 8, byte % 8);
+      result += fmt::format("\\{}{}{}", byte / 64, byte / 8 % 8, byte % 8);
     }
   }
   return result;
@@ -30,24 +30,26 @@ void check_report(Rank& rank, const Outcome& outcome, const std::string& what) {
   const bp_error& error = outcome.error;
   const int32_t status = outcome.status;
   rank.check(status > BP_OK && status <= BP_INTERNAL && status != BP_AGAIN, what + " fails with a status of status.h",
-             say("status ", status));
-  rank.check(error.status == status, say("bp_error.status of ", what, " is what was returned, ", status_name(status)),
-             say("status ", error.status));
+             fmt::format("status {}", status));
+  rank.check(error.status == status,
+             fmt::format("bp_error.status of {} is what was returned, {}", what, status_name(status)),
+             fmt::format("status {}", error.status));
   rank.check(error.struct_size == sizeof error, "bp_error.struct_size is left as the caller set it",
-             say("it is ", error.struct_size));
+             fmt::format("it is {}", error.struct_size));
   rank.check(error.peer_rank >= -1 && error.peer_rank < rank.size(),
-             say("bp_error.peer_rank of ", what, " is a rank or -1"), say("it is ", error.peer_rank));
+             fmt::format("bp_error.peer_rank of {} is a rank or -1", what), fmt::format("it is {}", error.peer_rank));
   const char* end = std::find(error.text, error.text + BP_ERROR_TEXT_SIZE, '\0');
   const bool terminated = end != error.text + BP_ERROR_TEXT_SIZE;
   if (!rank.check(terminated, "bp_error.text is NUL-terminated", "there is no NUL in its 1024 bytes")) return;
   const std::string text(error.text, end);
-  rank.check(text.find_first_not_of(' ') != std::string::npos, say("a sentence about ", what), "the text is empty");
+  rank.check(text.find_first_not_of(' ') != std::string::npos, fmt::format("a sentence about {}", what),
+             "the text is empty");
   const size_t wrong = base::find_invalid_utf8(text);
-  rank.check(wrong == std::string::npos, say("the text about ", what, " is UTF-8"),
-             say("not at byte ", wrong, ": ", visible(text)));
+  rank.check(wrong == std::string::npos, fmt::format("the text about {} is UTF-8", what),
+             fmt::format("not at byte {}: {}", wrong, visible(text)));
   const bool one_line =
       std::none_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
-  rank.check(one_line, say("the text about ", what, " is one line"), visible(text));
+  rank.check(one_line, fmt::format("the text about {} is one line", what), visible(text));
 }
 
 std::vector<Failed> provoke(Rank& rank, const std::string& space) {
@@ -59,8 +61,8 @@ std::vector<Failed> provoke(Rank& rank, const std::string& space) {
   rank.step("receiving a message that is too long");
   Pending recv = agent->irecv(rank.previous(), 1, small.data(), small.size());
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
-  failed.push_back({"a recv whose message is too long", BP_INVALID, recv.finish(rank.scaled(kPlenty))});
-  rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send whose message is too long for its recv");
+  failed.push_back({"a recv whose message is too long", BP_INVALID, recv.finish(rank.scaled(kEndLimit))});
+  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send whose message is too long for its recv");
 
   rank.step("letting a recv time out");
   bp_op op = recv_op(rank.previous(), kSilentTag, small.data(), small.size());
@@ -85,8 +87,8 @@ std::vector<Failed> provoke(Rank& rank, const std::string& space) {
   rank.step("aborting");
   Pending in_flight = agent->submit(recv_op(rank.id(), kSilentTag - 1, small.data(), small.size()));
   agent->abort(BP_RESOURCE, -1, "the cause of it all");
-  failed.push_back({"an aborted recv", BP_RESOURCE, in_flight.finish(rank.scaled(kPlenty))});
-  if (recv.in_flight()) static_cast<void>(recv.finish(rank.scaled(kPlenty)));
+  failed.push_back({"an aborted recv", BP_RESOURCE, in_flight.finish(rank.scaled(kEndLimit))});
+  if (recv.in_flight()) static_cast<void>(recv.finish(rank.scaled(kEndLimit)));
   failed.push_back({"submit after abort", BP_RESOURCE, agent->isend(rank.id(), 1, large.data(), 1).submitted()});
   rank.barrier();
   return failed;

@@ -15,9 +15,9 @@ struct Failed {
   Outcome outcome;
 };
 
-// Makes a group in which everything fails that every backend with send and recv can be made to fail at: a message that
-// is too long, a timeout (if the backend keeps deadlines), a cancel (if it can), an abort, a submit after that. All
-// ranks have to call it.
+// Makes a group and provokes the failures that every backend with send and recv has: a message that is too long, a
+// timeout (if the backend keeps deadlines), a cancel (if supported), an abort, a submit after the abort. Call on all
+// ranks.
 std::vector<Failed> provoke(Rank& rank, const std::string& space);
 
 }  // namespace backplane::conformance

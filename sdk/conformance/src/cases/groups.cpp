@@ -11,10 +11,11 @@ namespace backplane::conformance {
 
 std::vector<Case> group_many_cases();    // groups_many.cpp
 std::vector<Case> group_parent_cases();  // groups_parent.cpp
+std::vector<Case> group_lost_cases();    // groups_lost.cpp
 
 namespace {
 
-// The group of some ranks of the world, in this order. Null: this rank is no member.
+// The group of some ranks of the world, in this order. Null: this rank is not a member.
 std::unique_ptr<Agent> open_of(Rank& rank, const std::string& space, const std::vector<int32_t>& members) {
   const auto place = std::find(members.begin(), members.end(), rank.id());
   if (place == members.end()) return nullptr;
@@ -30,22 +31,22 @@ std::vector<int32_t> every(const Rank& rank, int32_t first, int32_t step) {
 
 std::vector<int32_t> all_ranks(const Rank& rank) { return every(rank, 0, 1); }
 
-// The backend's own collective, if it has one, in groups of any size.
+// Runs a native collective, if the backend has one.
 void collective(Rank& rank, Agent& agent, const std::string& when) {
   int32_t one = 1;
   bp_op op;
-  if (!make_meeting(rank, op, &one)) return;
+  if (!make_collective(rank, op, &one)) return;
   rank.step("in a native collective " + when);
-  op.timeout_ns = rank.scaled(kPlenty);
+  op.timeout_ns = rank.scaled(kEndLimit);
   rank.require_ok(agent.run(op), "a native collective " + when);
-  rank.require(op.kind == BP_BARRIER || one == agent.size(), say("the sum ", agent.size(), " over the group"),
-               say("the sum ", one));
+  rank.require(op.kind == BP_BARRIER || one == agent.size(), fmt::format("the sum {} over the group", agent.size()),
+               fmt::format("the sum {}", one));
 }
 
 void split_halves(Rank& rank) {
   const auto world = rank.open();
   const int32_t colour = rank.id() % 2;
-  const auto half = open_of(rank, say("colour ", colour), every(rank, colour, 2));
+  const auto half = open_of(rank, fmt::format("colour {}", colour), every(rank, colour, 2));
   for (uint64_t i = 0; i < 5; ++i) {
     ring(rank, *half, "in a half of the world", i, 10 + static_cast<uint64_t>(colour));
     ring(rank, *world, "in the whole world beside its halves", i, 20);
@@ -85,20 +86,20 @@ void key_order(Rank& rank) {
     const int32_t world_rank = members[static_cast<size_t>(from)];
     std::vector<uint8_t> got(500);
     bp_result result = make_result();
-    rank.require_ok(group->irecv(from, 2, got.data(), got.size(), &result).finish(rank.scaled(kPlenty)),
-                    say("a recv from the group's rank ", from));
-    rank.require(result.source == from, say("source ", from, ", which is rank ", world_rank, " of the world"),
-                 say("source ", result.source));
+    rank.require_ok(group->irecv(from, 2, got.data(), got.size(), &result).finish(rank.scaled(kEndLimit)),
+                    fmt::format("a recv from the group's rank {}", from));
+    rank.require(result.source == from, fmt::format("source {}, which is rank {} of the world", from, world_rank),
+                 fmt::format("source {}", result.source));
     require_bytes(rank, got, static_cast<uint64_t>(world_rank) * 100 + static_cast<uint64_t>(rank.id()),
-                  say("the group's rank ", from, ", which is rank ", world_rank, " of the world"));
+                  fmt::format("the group's rank {}, which is rank {} of the world", from, world_rank));
   }
-  for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send");
+  for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send");
   collective(rank, *group, "in a group whose ranks are renumbered");
 }
 
 void singleton(Rank& rank) {
   const auto world = rank.open();
-  const auto alone = open_of(rank, say("only rank ", rank.id()), {rank.id()});
+  const auto alone = open_of(rank, fmt::format("only rank {}", rank.id()), {rank.id()});
   ring(rank, *alone, "in a group of one", 1, 30 + static_cast<uint64_t>(rank.id()));
   collective(rank, *alone, "in a group of one");
   ring(rank, *world, "beside groups of one", 1, 8);
@@ -109,19 +110,19 @@ void all_sizes(Rank& rank) {
   for (int32_t size = 1; size <= rank.size(); ++size) {
     std::vector<int32_t> members(static_cast<size_t>(size));
     std::iota(members.begin(), members.end(), 0);
-    const auto group = open_of(rank, say("the first ", size), members);
-    if (group) ring(rank, *group, say("in a group of ", size), 1, static_cast<uint64_t>(size));
+    const auto group = open_of(rank, fmt::format("the first {}", size), members);
+    if (group) ring(rank, *group, fmt::format("in a group of {}", size), 1, static_cast<uint64_t>(size));
   }
 }
 
-// A group of a group of a group, each in other numbers, all alive.
+// Nested subgroups, each with different rank numbers, all alive.
 void nested(Rank& rank) {
   std::vector<int32_t> members = all_ranks(rank);
   std::vector<std::unique_ptr<Agent>> groups;
   for (int32_t level = 0;; ++level) {
-    auto group = open_of(rank, say("level ", level), members);
+    auto group = open_of(rank, fmt::format("level {}", level), members);
     if (!group) break;
-    ring(rank, *group, say("in a group of level ", level), 1, static_cast<uint64_t>(level));
+    ring(rank, *group, fmt::format("in a group of level {}", level), 1, static_cast<uint64_t>(level));
     groups.push_back(std::move(group));
     if (members.size() == 1) break;
     members.erase(members.begin());
@@ -129,14 +130,15 @@ void nested(Rank& rank) {
   }
   rank.barrier();
   for (size_t i = 0; i < groups.size(); ++i) {
-    ring(rank, *groups[i], say("in a group of level ", i, " beside those inside"), 2, 40 + static_cast<uint64_t>(i));
+    ring(rank, *groups[i], fmt::format("in a group of level {} beside those inside", i), 2,
+         40 + static_cast<uint64_t>(i));
   }
 }
 
 void parent_destroyed_first(Rank& rank) {
   auto world = rank.open();
   const int32_t colour = rank.id() % 2;
-  const auto half = open_of(rank, say("colour ", colour), every(rank, colour, 2));
+  const auto half = open_of(rank, fmt::format("colour {}", colour), every(rank, colour, 2));
   const auto copy = open_of(rank, "copy", all_ranks(rank));
   ring(rank, *world, "in a group that is to go first", 1, 9);
   close_in_time(rank, *world, "of the group that was made first");
@@ -148,7 +150,7 @@ void parent_destroyed_first(Rank& rank) {
   collective(rank, *half, "after the whole was destroyed");
 }
 
-// The same ranks and tags in two groups: what is sent in the first can be received only there.
+// The same ranks and tags in two groups: a message of the first group can be received only there.
 void same_tags(Rank& rank) {
   const auto first = rank.open(in_space("first"));
   const auto second = rank.open(in_space("second"));
@@ -162,14 +164,14 @@ void same_tags(Rank& rank) {
     std::vector<uint8_t> got2(kSize);
     Pending send1 = first->isend(rank.next(), 3, sent1.data(), kSize);
     Pending send2 = second->isend(rank.next(), 3, sent2.data(), kSize);
-    rank.require_ok(second->irecv(rank.previous(), 3, got2.data(), kSize).finish(rank.scaled(kPlenty)),
+    rank.require_ok(second->irecv(rank.previous(), 3, got2.data(), kSize).finish(rank.scaled(kEndLimit)),
                     "a recv in the second group");
-    rank.require_ok(first->irecv(rank.previous(), 3, got1.data(), kSize).finish(rank.scaled(kPlenty)),
+    rank.require_ok(first->irecv(rank.previous(), 3, got1.data(), kSize).finish(rank.scaled(kEndLimit)),
                     "a recv in the first group");
     require_bytes(rank, got1, key(1, rank.previous()) + i, "the first group's message");
     require_bytes(rank, got2, key(2, rank.previous()) + i, "the second group's message");
-    rank.require_ok(send1.finish(rank.scaled(kPlenty)), "the send in the first group");
-    rank.require_ok(send2.finish(rank.scaled(kPlenty)), "the send in the second group");
+    rank.require_ok(send1.finish(rank.scaled(kEndLimit)), "the send in the first group");
+    rank.require_ok(send2.finish(rank.scaled(kEndLimit)), "the send in the second group");
   }
 }
 
@@ -212,6 +214,7 @@ std::vector<Case> groups_cases() {
   for (Case& one : cases) one.needs.without = BP_BACKEND_ONE_WORLD;
   for (Case& one : group_many_cases()) cases.push_back(one);
   for (Case& one : group_parent_cases()) cases.push_back(one);
+  for (Case& one : group_lost_cases()) cases.push_back(one);
   return cases;
 }
 

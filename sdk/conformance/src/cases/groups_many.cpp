@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many groups: one after the other, at once, and from several threads.
+// Many groups: one after the other, at the same time, and from several threads.
 #include <algorithm>
 
 #include "async_support.hpp"
@@ -10,9 +10,9 @@ namespace {
 
 void make_and_use(Rank& rank, int32_t count) {
   for (int32_t i = 0; i < count; ++i) {
-    const auto group = rank.open(in_space(say("group ", i)));
-    ring(rank, *group, say("in group ", i, " of ", count), 1, static_cast<uint64_t>(i), 100);
-    rank.step(say("in destroy of group ", i, " of ", count));
+    const auto group = rank.open(in_space(fmt::format("group {}", i)));
+    ring(rank, *group, fmt::format("in group {} of {}", i, count), 1, static_cast<uint64_t>(i), 100);
+    rank.step(fmt::format("in destroy of group {} of {}", i, count));
   }
 }
 
@@ -22,10 +22,10 @@ void made_1000(Rank& rank) { make_and_use(rank, 1000); }
 void alive_at_once(Rank& rank) {
   constexpr int32_t kCount = 16;
   std::vector<std::unique_ptr<Agent>> groups;
-  for (int32_t i = 0; i < kCount; ++i) groups.push_back(rank.open(in_space(say("group ", i))));
+  for (int32_t i = 0; i < kCount; ++i) groups.push_back(rank.open(in_space(fmt::format("group {}", i))));
   for (uint64_t round = 0; round < 3; ++round) {
     for (size_t i = 0; i < groups.size(); ++i) {
-      ring(rank, *groups[i], say("in group ", i, " of ", kCount, " that exist at once"), round, i, 100);
+      ring(rank, *groups[i], fmt::format("in group {} of {} that exist at once", i, kCount), round, i, 100);
     }
   }
   // In a rank-specific order that needs no synchronisation.
@@ -35,7 +35,7 @@ void alive_at_once(Rank& rank) {
 }
 
 // Runs the ring repeatedly in a thread. Returns an empty string if all results were right.
-std::string drive(Agent& agent, uint64_t salt, Nanoseconds patience) {
+std::string drive(Agent& agent, uint64_t salt, Nanoseconds timeout_scale) {
   constexpr uint64_t kSize = 2000;
   const int32_t next = (agent.rank() + 1) % agent.size();
   const int32_t previous = (agent.rank() + agent.size() - 1) % agent.size();
@@ -45,18 +45,18 @@ std::string drive(Agent& agent, uint64_t salt, Nanoseconds patience) {
     std::vector<uint8_t> got(kSize);
     Pending recv = agent.irecv(previous, 1, got.data(), kSize);
     Pending send = agent.isend(next, 1, sent.data(), kSize);
-    const Outcome received = recv.finish(patience);
-    const Outcome done = send.finish(received.ok() ? patience : 0);
-    if (!received.ok()) return say("recv ", i, ": ", received.text());
-    if (!done.ok()) return say("send ", i, ": ", done.text());
+    const Outcome received = recv.finish(timeout_scale);
+    const Outcome done = send.finish(received.ok() ? timeout_scale : 0);
+    if (!received.ok()) return fmt::format("recv {}: {}", i, received.text());
+    if (!done.ok()) return fmt::format("send {}: {}", i, done.text());
     if (const int64_t wrong = first_wrong(got, key(previous)); wrong >= 0) {
-      return say("message ", i, " has a wrong byte at index ", wrong);
+      return fmt::format("message {} has a wrong byte at index {}", i, wrong);
     }
   }
   return "";
 }
 
-// The world, the world backwards, and pairs of neighbours: each rank is in all three, with a thread for each.
+// The world, the world in reverse order, and pairs of neighbours. Each rank is in all three, with a thread for each.
 void overlapping(Rank& rank) {
   std::vector<std::unique_ptr<Agent>> groups;
   groups.push_back(rank.open(in_space("world")));
@@ -66,19 +66,19 @@ void overlapping(Rank& rank) {
   const int32_t partner = rank.id() ^ 1;
   const int32_t first = std::min(rank.id(), partner);
   if (partner < rank.size()) {
-    groups.push_back(rank.open(in_space(say("pair ", first), {first, first + 1}, rank.id() - first)));
+    groups.push_back(rank.open(in_space(fmt::format("pair {}", first), {first, first + 1}, rank.id() - first)));
   }
   std::vector<std::string> wrong(groups.size());
   rank.step("using overlapping groups from a thread each");
   {
-    std::vector<std::unique_ptr<Aside>> threads;
+    std::vector<std::unique_ptr<TestThread>> threads;
     for (size_t i = 0; i < groups.size(); ++i) {
       threads.push_back(
-          std::make_unique<Aside>([&, i] { wrong[i] = drive(*groups[i], i + 1, rank.scaled(3 * kSecond)); }));
+          std::make_unique<TestThread>([&, i] { wrong[i] = drive(*groups[i], i + 1, rank.scaled(3 * kSecond)); }));
     }
   }
   for (size_t i = 0; i < groups.size(); ++i) {
-    rank.require(wrong[i].empty(), say("messages in group ", i, " beside overlapping groups in other threads"),
+    rank.require(wrong[i].empty(), fmt::format("messages in group {} beside overlapping groups in other threads", i),
                  wrong[i]);
   }
 }

@@ -8,7 +8,7 @@
 namespace backplane::conformance {
 namespace {
 
-// The members of `parent`, by their ranks there, in this order. Null: this rank is none of them.
+// The group of these members of `parent`, in this order, by their ranks in it. Null: this rank is not a member.
 std::unique_ptr<Agent> open_from(Rank& rank, const Agent& parent, const std::string& space,
                                  const std::vector<int32_t>& members) {
   const auto place = std::find(members.begin(), members.end(), parent.rank());
@@ -25,7 +25,7 @@ std::vector<int32_t> every(int32_t size, int32_t first, int32_t step) {
   return members;
 }
 
-// Halves, and all but the last in the opposite order, while messages of the parent are in flight.
+// Halves, and all but the last rank in reverse order, while messages of the parent are in flight.
 void parent(Rank& rank) {
   const auto world = rank.open();
   std::vector<uint8_t> got(kLarge);
@@ -35,7 +35,7 @@ void parent(Rank& rank) {
   if (rank.id() % 2 == 0) send = world->isend(rank.next(), 1, sent.data(), kLarge);
   const int32_t colour = rank.id() % 2;
   rank.step("starting a half of a group that has operations in flight");
-  const auto half = open_from(rank, *world, say("colour ", colour), every(rank.size(), colour, 2));
+  const auto half = open_from(rank, *world, fmt::format("colour {}", colour), every(rank.size(), colour, 2));
   std::vector<int32_t> backwards = every(rank.size() - 1, 0, 1);
   std::reverse(backwards.begin(), backwards.end());
   const auto most = open_from(rank, *world, "all but the last", backwards);
@@ -46,12 +46,12 @@ void parent(Rank& rank) {
   }
   if (rank.id() % 2 != 0) send = world->isend(rank.next(), 1, sent.data(), kLarge);
   rank.step("finishing operations in flight since before the subgroups were created");
-  rank.require_ok(recv.finish(rank.scaled(kPlenty)), "a recv that was in flight");
-  rank.require_ok(send.finish(rank.scaled(kPlenty)), "a send that was in flight");
+  rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "a recv that was in flight");
+  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send that was in flight");
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "a message that was in flight");
 }
 
-// Members of the parent that are not in the subgroup do not call the backend meanwhile.
+// Members of the parent that are not in the subgroup do not call the backend during its init.
 void parent_members_only(Rank& rank) {
   const auto world = rank.open();
   rank.barrier();
@@ -67,10 +67,10 @@ void parent_members_only(Rank& rank) {
 
 void parent_ends(Rank& rank) {
   for (const bool parent_first : {true, false}) {
-    auto world = rank.open(in_space(say("world ", parent_first)));
+    auto world = rank.open(in_space(fmt::format("world {}", parent_first)));
     std::vector<std::unique_ptr<Agent>> parts;
     for (uint64_t i = 0; i < 3; ++i) {
-      parts.push_back(open_from(rank, *world, say("part ", parent_first, i), every(rank.size(), 0, 1)));
+      parts.push_back(open_from(rank, *world, fmt::format("part {}{}", parent_first, i), every(rank.size(), 0, 1)));
     }
     ring(rank, *parts[1], "in a copy of its parent", 1, 1);
     if (parent_first) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attackers at the ports of the ranks. The job must continue with correct data and release what the attack used.
-// Attacks that imitate a genuine opening modify openings captured on loopback of the case's private network.
+// Attacks on the ports of the ranks. The job must continue with correct data and release the resources that the attack
+// used. Attacks that imitate a genuine opening modify openings captured on loopback of the case's private network.
 #include <poll.h>
 
 #include <algorithm>
@@ -13,6 +13,9 @@
 #include "hostile_secret.hpp"
 
 namespace backplane::conformance {
+
+std::vector<Case> hostile_idle_cases();  // hostile_idle.cpp
+
 namespace {
 
 // Leaves the body if no genuine opening was captured.
@@ -24,8 +27,8 @@ void need_genuine(Attack& attack) {
   attack.rank().skip("how the ranks greet each other cannot be captured here");
 }
 
-// Calls it with each genuine opening of each port, over and over until it says that there is no more to do or the time
-// is over; `turn` counts up from 0.
+// Calls `attempt` with each genuine opening of each port, repeatedly, until it returns false for all of them or the
+// time is over. `turn` counts up from 0.
 void vary(Attack& attack, bool (*attempt)(Attack&, const Listener&, const Opening& opening, size_t turn)) {
   need_genuine(attack);
   bool more = true;
@@ -40,9 +43,9 @@ void vary(Attack& attack, bool (*attempt)(Attack&, const Listener&, const Openin
 void connect_and_close(Attack& attack) {
   for (int turn = 0; turn < 60; ++turn) {
     for (const Listener& target : attack.targets()) {
-      AttackConnection stranger(target);
-      if (turn % 3 == 1) stranger.reset();
-      if (turn % 3 == 2) stranger.await_reaction();
+      AttackConnection connection(target);
+      if (turn % 3 == 1) connection.reset();
+      if (turn % 3 == 2) connection.await_reaction();
       if (attack.time_is_over()) return;
     }
   }
@@ -50,7 +53,7 @@ void connect_and_close(Attack& attack) {
 
 void one_byte(Attack& attack) {
   for (int value = 0; value < 256 && !attack.time_is_over(); value += 15) {
-    for (const Listener& target : attack.targets()) attack.say_to(target, std::string(1, static_cast<char>(value)));
+    for (const Listener& target : attack.targets()) attack.send_to(target, std::string(1, static_cast<char>(value)));
   }
 }
 
@@ -59,21 +62,21 @@ void http_request(Attack& attack) {
        {"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n\r\n",
         "POST /api HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999999\r\n\r\n{}", "SSH-2.0-OpenSSH_9.2p1\r\n",
         "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "PING\r\n"}) {
-    for (const Listener& target : attack.targets()) attack.say_to(target, request);
+    for (const Listener& target : attack.targets()) attack.send_to(target, request);
   }
 }
 
 void random_bytes(Attack& attack) {
   for (size_t size = 1; size < 300'000 && !attack.time_is_over(); size = size * 2 + 3) {
-    for (const Listener& target : attack.targets()) attack.say_to(target, attack.noise(size));
+    for (const Listener& target : attack.targets()) attack.send_to(target, attack.noise(size));
   }
 }
 
-// A genuine opening of which one byte is another: in its first eight bytes, or behind them.
+// Replays a genuine opening with one byte changed.
 bool change_byte(Attack& attack, const Listener& target, Opening opening, size_t at) {
   if (at >= opening.bytes.size()) return false;
   opening.bytes[at] = static_cast<char>(~opening.bytes[at]);
-  attack.say_to(target, opening);
+  attack.send_to(target, opening);
   return true;
 }
 
@@ -89,14 +92,14 @@ void wrong_key(Attack& attack) {
   });
 }
 
-// One aligned word of a genuine opening replaced, small words first.
+// Replays a genuine opening with one aligned word replaced, small words first.
 bool change_word(Attack& attack, const Listener& target, Opening opening, size_t turn, uint64_t value) {
   const size_t width = turn % 2 == 0 ? 4 : 8;
   const size_t at = turn / 2 * 4;
   if (at + width > opening.bytes.size()) return false;
   if (width == 4) value >>= 32;
   std::memcpy(opening.bytes.data() + at, &value, width);
-  attack.say_to(target, opening);
+  attack.send_to(target, opening);
   return true;
 }
 
@@ -112,7 +115,7 @@ void negative_count(Attack& attack) {
   });
 }
 
-// Every small number of a genuine opening may be the rank: it becomes each other rank in turn.
+// Replaces each small number of a genuine opening, which may be the rank, by each other rank in turn.
 void rank_spoofed(Attack& attack) {
   vary(attack, [](Attack& of, const Listener& target, const Opening& opening, size_t turn) {
     const auto ranks = static_cast<size_t>(of.rank().size());
@@ -124,16 +127,16 @@ void rank_spoofed(Attack& attack) {
     if (genuine >= ranks || genuine == value) return true;
     Opening spoofed = opening;
     std::memcpy(spoofed.bytes.data() + at, &value, sizeof value);
-    of.say_to(target, spoofed);
+    of.send_to(target, spoofed);
     return true;
   });
 }
 
 void replay(Attack& attack) {
   vary(attack, [](Attack& of, const Listener& target, const Opening& opening, size_t turn) {
-    // All of it, and as much as a greeting may be.
+    // The whole opening, and prefixes as long as a greeting may be.
     constexpr std::array<size_t, 6> kSizes = {2048, 32, 64, 128, 256, 512};
-    of.say_to(target, opening, kSizes[turn % kSizes.size()]);
+    of.send_to(target, opening, kSizes[turn % kSizes.size()]);
     return turn < 2 * kSizes.size();
   });
 }
@@ -141,7 +144,7 @@ void replay(Attack& attack) {
 // Many connections that never complete their opening.
 void slow_loris(Attack& attack) {
   constexpr int kPause = 100;  // milliseconds between two bytes: twenty in all
-  attack.take_time();
+  attack.double_duration();
   std::vector<std::pair<AttackConnection, std::string>> held;
   for (const Listener& target : attack.targets()) {
     for (int i = 0; i < 40; ++i) {
@@ -151,8 +154,8 @@ void slow_loris(Attack& attack) {
     }
   }
   for (size_t at = 0; !attack.time_is_over(); ++at) {
-    for (auto& [stranger, words] : held) {
-      if (at < words.size()) stranger.send({words.data() + at, 1});
+    for (auto& [connection, words] : held) {
+      if (at < words.size()) connection.send({words.data() + at, 1});
     }
     poll(nullptr, 0, kPause);
   }
@@ -164,10 +167,10 @@ void half_frame(Attack& attack) {
     if (openings.empty()) openings.push_back({attack.noise(200), {200}});
     for (const Opening& opening : openings) {
       for (size_t size = 1; size < opening.bytes.size() && !attack.time_is_over(); size += 1 + size / 4) {
-        AttackConnection stranger(target);
-        stranger.send(std::string_view(opening.bytes).substr(0, size));
-        if (size % 2 == 0) stranger.await_reaction();
-        if (size % 3 == 0) stranger.reset();
+        AttackConnection connection(target);
+        connection.send(std::string_view(opening.bytes).substr(0, size));
+        if (size % 2 == 0) connection.await_reaction();
+        if (size % 3 == 0) connection.reset();
       }
     }
   }
@@ -175,16 +178,16 @@ void half_frame(Attack& attack) {
 
 void flood(Attack& attack) {
   for (int wave = 0; wave < 3 && !attack.time_is_over(); ++wave) {
-    std::vector<AttackConnection> crowd;
+    std::vector<AttackConnection> connections;
     for (int i = 0; i < 250; ++i) {
       for (const Listener& target : attack.targets()) {
-        crowd.emplace_back(target);
-        if (wave == 1) crowd.back().send("x");
+        connections.emplace_back(target);
+        if (wave == 1) connections.back().send("x");
         if (attack.time_is_over()) return;
       }
     }
     if (wave == 2) {
-      for (AttackConnection& stranger : crowd) stranger.reset();
+      for (AttackConnection& connection : connections) connection.reset();
     }
   }
 }
@@ -192,7 +195,7 @@ void flood(Attack& attack) {
 // Sends a genuine opening and never reads.
 void slow_reader(Attack& attack) {
   constexpr int kSmallest = 2048;
-  attack.take_time();
+  attack.double_duration();
   std::vector<AttackConnection> readers;
   for (const Listener& target : attack.targets()) {
     std::vector<Opening> openings = attack.genuine(target);
@@ -230,7 +233,7 @@ std::vector<Case> hostile_cases() {
     result.worlds = {kMeetingRanks};
     return result;
   };
-  return {
+  std::vector<Case> cases = {
       make("connect-and-close", "connections that close at once do not disturb the job",
            [](Rank& rank) { run_attack(rank, connect_and_close); }),
       make("one-byte", "connections that send one byte do not disturb the job",
@@ -269,6 +272,8 @@ std::vector<Case> hostile_cases() {
               of_two_jobs("early-stranger", "a starting rank of a job with a secret accepts only its peers",
                           run_with_other_job_early)),
   };
+  for (Case& one : hostile_idle_cases()) cases.push_back(one);
+  return cases;
 }
 
 }  // namespace backplane::conformance

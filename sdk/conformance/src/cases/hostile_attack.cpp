@@ -18,12 +18,11 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr size_t kHeld = 24;  // connections that go on after they have said what they had to say
-constexpr int kPause = 5;     // milliseconds between two packets, if nothing is answered
-constexpr int kMoment = 20;   // milliseconds
+constexpr size_t kOpenConnections = 24;  // connections that stay open after their data was sent
+constexpr int kPause = 5;                // milliseconds between two packets, if nothing is answered
+constexpr int kMoment = 20;              // milliseconds
 constexpr Nanoseconds kAttack = kSecond;
-constexpr Nanoseconds kStandstill = 7 * kSecond / 5;  // less than a long attack
-                                                      // the longest attack
+constexpr Nanoseconds kStandstill = 7 * kSecond / 5;  // shorter than the longest attack
 constexpr uint64_t kMemory = 64 << 20;                // bytes that an attack may cost a rank
 constexpr uint64_t kMostRounds = 1'000'000;
 
@@ -32,7 +31,7 @@ bool wait_for(int socket, short events, int milliseconds = kMoment) {
   return poll(&polled, 1, milliseconds) > 0;
 }
 
-// Whether a socket of `type` gets through to the target.
+// Connects a socket of `type` to the target.
 base::Descriptor connect_to(const Listener& target, int type, int receive_buffer) {
   base::Descriptor made(socket(target.family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!made) return made;
@@ -92,20 +91,20 @@ std::string Attack::noise(size_t bytes) {
 }
 
 const std::vector<Opening>& Attack::genuine(const Listener& target) {
-  std::vector<Opening>& heard = heard_[target];
+  std::vector<Opening>& heard = openings_[target];
   if (heard.empty() && sniffer_ != nullptr && target.port() != 0) heard = sniffer_->openings(target.port());
   return heard;
 }
 
-void Attack::say_to(const Listener& target, std::string_view bytes) {
+void Attack::send_to(const Listener& target, std::string_view bytes) {
   held_.emplace_back(target);
   held_.back().send(bytes);
   held_.back().await_reaction();
   held_.back().drain();
-  if (held_.size() > kHeld) held_.pop_front();
+  if (held_.size() > kOpenConnections) held_.pop_front();
 }
 
-void Attack::say_to(const Listener& target, const Opening& opening, size_t most) {
+void Attack::send_to(const Listener& target, const Opening& opening, size_t most) {
   held_.emplace_back(target);
   size_t begin = 0;
   for (const size_t packet : opening.ends) {
@@ -116,14 +115,14 @@ void Attack::say_to(const Listener& target, const Opening& opening, size_t most)
     begin = end;
     if (end == most) break;
   }
-  if (held_.size() > kHeld) held_.pop_front();
+  if (held_.size() > kOpenConnections) held_.pop_front();
 }
 
-void Attack::take_time() { end_ += rank_.scaled(kAttack); }
+void Attack::double_duration() { end_ += rank_.scaled(kAttack); }
 
 void Attack::linger() {
   for (int turn = 0; turn < 10 && !held_.empty(); ++turn) {
-    for (AttackConnection& stranger : held_) stranger.drain();
+    for (AttackConnection& connection : held_) connection.drain();
     poll(nullptr, 0, kMoment);
   }
   held_.clear();
@@ -144,15 +143,15 @@ void exchange_until_over(Rank& rank, Agent& agent) {
     const std::optional<std::string> said = rank.world().look("harness/attack/last");
     if (said) last = std::strtoull(said->c_str(), nullptr, 10);
   }
-  rank.check(
-      longest < rank.scaled(kStandstill),
-      say("the job progresses during the attack: no exchange takes ", rank.scaled(kStandstill) / kMillisecond, " ms"),
-      say("one took ", longest / kMillisecond, " ms"));
+  rank.check(longest < rank.scaled(kStandstill),
+             fmt::format("the job progresses during the attack: no exchange takes {} ms",
+                         rank.scaled(kStandstill) / kMillisecond),
+             fmt::format("one took {} ms", longest / kMillisecond));
 }
 
 namespace {
 
-// Leaves the body on all sides if there is nothing to attack.
+// Ends the case on all ranks, because there is nothing to attack.
 void end_without_attack(Rank& rank, const std::string& reason) {
   rank.publish("attack/over", "0");
   rank.skip(reason);
@@ -164,10 +163,10 @@ void attack_from_outside(Rank& rank, void (*body)(Attack& attack)) {
   rank.publish("attack/ears", "open");
   rank.step("listening to how the ranks greet each other");
   for (int32_t other = 0; other < rank.size(); ++other) {
-    const std::string key = say("harness/attack/warm/", other);
+    const std::string key = fmt::format("harness/attack/warm/{}", other);
     const Nanoseconds deadline = now() + rank.scaled(20 * kSecond);
     while (!rank.world().look(key)) {
-      if (now() > deadline) return;  // the ranks tell what is wrong
+      if (now() > deadline) return;  // the ranks report the failure
       if (sniffer != nullptr) sniffer->listen(5);
       if (sniffer == nullptr) poll(nullptr, 0, 5);
     }
@@ -176,7 +175,7 @@ void attack_from_outside(Rank& rank, void (*body)(Attack& attack)) {
   const std::set<Listener> found = listeners();
   if (found.empty()) end_without_attack(rank, "this backend accepts no connections once its group has started");
   Attack attack(rank, {found.begin(), found.end()}, std::move(sniffer));
-  rank.step(say("attacking ", found.size(), " ports"));
+  rank.step(fmt::format("attacking {} ports", found.size()));
   body(attack);
   attack.linger();
   rank.publish("attack/over", std::to_string(now()));
@@ -190,12 +189,12 @@ void defend(Rank& rank) {
   const Footprint before = Footprint::take();
   const uint64_t memory = resident_bytes();
   rank.barrier();
-  rank.publish(say("attack/warm/", rank.id()), "");
+  rank.publish(fmt::format("attack/warm/{}", rank.id()), "");
   exchange_until_over(rank, *agent);
   rank.step("comparing resources after the attack");
   const uint64_t after = resident_bytes();
   rank.check(has_sanitizer() || after < memory + kMemory, "unauthenticated connections cost a rank less than 64 MiB",
-             say("resident memory grew by ", (after - std::min(memory, after)) >> 20, " MiB"));
+             fmt::format("resident memory grew by {} MiB", (after - std::min(memory, after)) >> 20));
   Footprint only_descriptors = before;
   only_descriptors.shared = shared_memory();
   const std::string left = left_behind(only_descriptors, rank.scaled(8 * kSecond));

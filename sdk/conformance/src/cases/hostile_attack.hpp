@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attacks on the ranks' ports by a process that is no rank.
+// Attacks on the ranks' ports by a process that is not a rank.
 #pragma once
 
 #include <deque>
@@ -18,7 +18,7 @@
 
 namespace backplane::conformance {
 
-// A connection of the attacker. No call blocks for long, whatever the other side does.
+// A connection of the attacker. No call blocks for long.
 class AttackConnection {
  public:
   explicit AttackConnection(const Listener& target, int receive_buffer = 0);
@@ -27,11 +27,11 @@ class AttackConnection {
 
   bool connected() const { return static_cast<bool>(socket_); }
   int socket() const { return socket_.get(); }  // -1: not connected
-  // Sends what the other side takes within a moment; false once it has closed.
+  // Sends as much as the other side accepts within a short time. False once it has closed.
   bool send(std::string_view bytes);
-  // Waits a moment for an answer or the end, and reads nothing.
+  // Waits briefly for a reply or the end of the connection. Reads nothing.
   void await_reaction(int milliseconds = 20);
-  // Reads and drops what is there.
+  // Reads and discards all available bytes.
   void drain();
   // Closes with a reset instead of an orderly end.
   void reset();
@@ -50,14 +50,14 @@ class Attack {
   std::string noise(size_t bytes);
   // The openings of all genuine connections to this target so far; leaves the body if the capture failed.
   const std::vector<Opening>& genuine(const Listener& target);
-  // Connects, says it, and waits for a reaction. Closes the connection some attempts later.
-  void say_to(const Listener& target, std::string_view bytes);
+  // Connects, sends the bytes and waits for a reaction. Closes the connection some attempts later.
+  void send_to(const Listener& target, std::string_view bytes);
   // Replays a captured opening packet by packet, up to `most` bytes: some protocols expect a reply in between.
-  void say_to(const Listener& target, const Opening& opening, size_t most = SIZE_MAX);
-  // Keeps the last connections for a moment longer, then closes them.
+  void send_to(const Listener& target, const Opening& opening, size_t most = SIZE_MAX);
+  // Keeps the latest connections open for a short time, then closes them.
   void linger();
-  // An attack has about a second; twice as much if its effect depends on its duration.
-  void take_time();
+  // Doubles the duration of the attack, which is about a second, because its effect depends on the duration.
+  void double_duration();
   bool time_is_over() const { return now() > end_; }
 
  private:
@@ -65,16 +65,16 @@ class Attack {
   const std::vector<Listener> targets_;
   const std::unique_ptr<Sniffer> sniffer_;
   Nanoseconds end_;
-  std::map<Listener, std::vector<Opening>> heard_;
+  std::map<Listener, std::vector<Opening>> openings_;
   std::deque<AttackConnection> held_;
 };
 
 // Rounds of verified messages among the ranks of `agent`, under the tags from 0 to 99, until "attack/over" has been
-// told. All of them end after the same round: rank 0 sees the end and names one that nobody can have reached, for each
-// needs the messages of the others. No round may take long.
+// published. All ranks end after the same round: rank 0 chooses one that no rank can have reached, because each round
+// needs the messages of all ranks. No round may take long.
 void exchange_until_over(Rank& rank, Agent& agent);
 
-// The whole of a hostile case, on ranks and on the extra process alike.
+// Runs a hostile case, on ranks and on the extra process.
 void run_attack(Rank& rank, void (*body)(Attack& attack));
 
 }  // namespace backplane::conformance

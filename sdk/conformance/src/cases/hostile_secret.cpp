@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A plugin does not get the secret. Its group's data comes from the store, which only ranks of the job can use
-// (abi/ext/security.h), so jobs with different secrets have different stores. To bring a rank of another job here, one
-// of its peers publishes its address in their store and is killed; a relay listens at that address and forwards to a
+// (abi/ext/security.h), so jobs with different secrets have different stores. To redirect a rank of another job, one of
+// its peers publishes its address in their store and is killed. A relay then listens at that address and forwards to a
 // rank of this job. Each of the two peers is replaced in turn, since a backend may connect to lower or to higher ranks.
 #include "hostile_secret.hpp"
 
@@ -32,14 +32,14 @@
 namespace backplane::conformance {
 namespace {
 
-constexpr int32_t kJob = 2;  // ranks of either job
+constexpr int32_t kJob = 2;  // ranks of each job
 constexpr int32_t kCaller = 2;
 constexpr int32_t kFirstPeer = 3;
 constexpr Nanoseconds kCallTime = kSecond;                // for the caller's init
-constexpr Nanoseconds kWaitTime = 3 * kSecond;            // for the init of a rank that is called meanwhile
-constexpr Nanoseconds kTalkTime = 700 * kMillisecond;     // for its operations together
-constexpr Nanoseconds kPublishTime = 300 * kMillisecond;  // for a rank that listens to say so in its store
-constexpr Nanoseconds kListenTime = 10 * kSecond;         // until a rank listens, or has given up its port
+constexpr Nanoseconds kWaitTime = 3 * kSecond;            // for the init of a rank that the caller connects to
+constexpr Nanoseconds kTalkTime = 700 * kMillisecond;     // for all of its operations
+constexpr Nanoseconds kPublishTime = 300 * kMillisecond;  // for a listening rank to publish its address
+constexpr Nanoseconds kListenTime = 10 * kSecond;         // until a rank listens, or has released its port
 constexpr uint64_t kTags = 10;
 
 // Listens at the address of a killed process and forwards connections to `behind`.
@@ -113,14 +113,14 @@ Listener listener_at(const std::string& address) {
 }
 
 // The address that this process listens on, as text; empty: none.
-std::string own_door() {
-  const std::set<Listener> doors = own_listeners();
-  return doors.empty() ? "" : doors.begin()->address;
+std::string listening_address() {
+  const std::set<Listener> listeners = own_listeners();
+  return listeners.empty() ? "" : listeners.begin()->address;
 }
 
-void await_door(const Rank& rank) {
+void await_listening(const Rank& rank) {
   const Nanoseconds deadline = now() + rank.scaled(kListenTime);
-  while (own_door().empty() && now() < deadline) poll(nullptr, 0, 5);
+  while (listening_address().empty() && now() < deadline) poll(nullptr, 0, 5);
 }
 
 Plan plan_of(const std::string& space, int32_t rank, bool secure, Nanoseconds timeout = 20 * kSecond) {
@@ -134,7 +134,7 @@ Plan plan_of(const std::string& space, int32_t rank, bool secure, Nanoseconds ti
 }
 
 // The store of the other job: a new one for each turn.
-std::string their_space(int32_t turn) { return say("theirs/", turn); }
+std::string their_space(int32_t turn) { return fmt::format("theirs/{}", turn); }
 
 std::unique_ptr<Agent> open(Rank& rank, const Plan& plan) {
   Outcome outcome;
@@ -149,26 +149,26 @@ std::unique_ptr<Agent> open(Rank& rank, const Plan& plan) {
 void serve_own_job(Rank& rank, bool secure) {
   const auto agent = open(rank, plan_of("ours", rank.id(), secure));
   exchange(rank, *agent, 1, 1000);
-  rank.publish(say("door/", rank.id()), own_door());
+  rank.publish(fmt::format("door/{}", rank.id()), listening_address());
   exchange_until_over(rank, *agent);
   agent->close();
 }
 
-// Says where it listens and is killed. In a backend whose init waits for the others that happens inside init.
+// Publishes its address and is killed: inside init, if the backend's init waits for the other ranks.
 void be_replaced(Rank& rank, int32_t turn, bool secure) {
-  if (turn > 0) rank.await_value(say("over/", turn - 1));
-  if (rank.await_value(say("door/", turn)).empty()) return;
+  if (turn > 0) rank.await_value(fmt::format("over/{}", turn - 1));
+  if (rank.await_value(fmt::format("door/{}", turn)).empty()) return;
   const std::jthread end([&rank, turn] {
-    await_door(rank);
+    await_listening(rank);
     poll(nullptr, 0, static_cast<int>(rank.scaled(kPublishTime) / kMillisecond));
-    rank.publish(say("place/", turn), own_door());
+    rank.publish(fmt::format("place/{}", turn), listening_address());
     rank.die(SIGKILL);
   });
   const auto agent = open(rank, plan_of(their_space(turn), turn, secure));
   for (;;) pause();
 }
 
-void talk(Rank& rank, Agent& agent, int32_t peer) {
+void exchange_once(Rank& rank, Agent& agent, int32_t peer) {
   rank.step("talking to a rank of another job");
   constexpr size_t kRoom = 40'000;  // for messages between ranks of this job
   std::vector<std::vector<char>> inbound(kTags, std::vector<char>(kRoom));
@@ -188,7 +188,7 @@ void talk(Rank& rank, Agent& agent, int32_t peer) {
                "it did not within 5 s");
   }
   rank.check(taken == 0, "nothing comes from a rank of another job",
-             say(taken, " of ", kTags, " receives took its messages"));
+             fmt::format("{} of {} receives took its messages", taken, kTags));
   for (Pending& send : sends) {  // it may have succeeded: a buffered send does before anything goes out
     rank.check(send.finish(0).status != BP_AGAIN, "a send to a rank of another job ends when it is cancelled",
                "it did not within 5 s");
@@ -203,34 +203,34 @@ void start_among_strangers(Rank& rank, const Plan& plan) {
   const Nanoseconds took = now() - begin;
   rank.check(took < rank.scaled(plan.timeout + kSecond),
              "init ends at its timeout when only unauthenticated peers answer",
-             say("it took ", took / kMillisecond, " ms of ", rank.scaled(plan.timeout) / kMillisecond));
+             fmt::format("it took {} ms of {}", took / kMillisecond, rank.scaled(plan.timeout) / kMillisecond));
   if (agent == nullptr) return;
-  talk(rank, *agent, 1 - plan.rank);
+  exchange_once(rank, *agent, 1 - plan.rank);
   close_quickly(rank, std::move(agent));
 }
 
 void call(Rank& rank, int32_t turn, bool secure) {
-  if (!rank.await_value(say("relay/", turn)).empty()) {
+  if (!rank.await_value(fmt::format("relay/{}", turn)).empty()) {
     start_among_strangers(rank, plan_of(their_space(turn), 1 - turn, secure, kCallTime));
   }
-  rank.publish(say("over/", turn), "");
+  rank.publish(fmt::format("over/{}", turn), "");
 }
 
 // Starts with a peer that never comes.
 void wait_for_absent_peer(Rank& rank, bool secure) {
   const int32_t turn = rank.id();
-  if (turn > 0) rank.await_value(say("over/", turn - 1));
+  if (turn > 0) rank.await_value(fmt::format("over/{}", turn - 1));
   const std::jthread door([&rank, turn] {
-    await_door(rank);
-    rank.publish(say("door/", turn), own_door());
+    await_listening(rank);
+    rank.publish(fmt::format("door/{}", turn), listening_address());
   });
-  start_among_strangers(rank, plan_of(say("early/", turn), turn, secure, kWaitTime));
+  start_among_strangers(rank, plan_of(fmt::format("early/{}", turn), turn, secure, kWaitTime));
 }
 
 // Returns the number of connections that were forwarded in this turn.
 int redirect_caller(Rank& rank, int32_t turn) {
-  const std::string door = rank.await_value(say("door/", turn));
-  const std::string place = door.empty() ? "" : rank.await_value(say("place/", turn));
+  const std::string door = rank.await_value(fmt::format("door/{}", turn));
+  const std::string place = door.empty() ? "" : rank.await_value(fmt::format("place/{}", turn));
   Relay relay(listener_at(door));
   if (!place.empty()) {
     rank.step("taking the place of a rank that was killed");
@@ -241,10 +241,10 @@ int redirect_caller(Rank& rank, int32_t turn) {
       poll(nullptr, 0, 5);
     }
   }
-  rank.publish(say("relay/", turn), place.empty() ? "" : "there");
+  rank.publish(fmt::format("relay/{}", turn), place.empty() ? "" : "there");
   rank.step("leading a rank of another job to this one");
   const Nanoseconds deadline = now() + rank.scaled(kListenTime);
-  while (!rank.world().look(say("harness/over/", turn)) && now() < deadline) relay.turn();
+  while (!rank.world().look(fmt::format("harness/over/{}", turn)) && now() < deadline) relay.turn();
   return relay.calls();
 }
 

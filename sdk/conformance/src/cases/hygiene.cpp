@@ -1,65 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Resources that a backend leaks, and output that it prints.
+// Leaked resources, and output that a backend prints.
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <iostream>
+#include <optional>
 
-#include "backplane/base/descriptor.hpp"
 #include "case.hpp"
 #include "death_after.hpp"
 #include "finalize.hpp"
 #include "hygiene_rounds.hpp"
+#include "output_capture.hpp"
 #include "proc.hpp"
 
 namespace backplane::conformance {
 namespace {
 
-// Captures the output of this process in a memory file during its lifetime.
-class Ear {
- public:
-  Ear() : file_(memfd_create("output", MFD_CLOEXEC)) {
-    flush();
-    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
-      before_[stream].reset(dup(stream));
-      dup2(file_.get(), stream);
-    }
-  }
-  ~Ear() { stop(); }
-  Ear(const Ear&) = delete;
-  Ear& operator=(const Ear&) = delete;
-
-  bool works() const { return static_cast<bool>(file_); }
-  // The printed text, at most a few hundred bytes.
-  std::string stop() {
-    flush();
-    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
-      if (!before_[stream]) continue;
-      dup2(before_[stream].get(), stream);
-      before_[stream].reset();
-    }
-    std::string heard(400, '\0');
-    heard.resize(static_cast<size_t>(std::max<ssize_t>(0, pread(file_.get(), heard.data(), heard.size(), 0))));
-    return heard;
-  }
-
- private:
-  static void flush() {
-    std::cout.flush();
-    std::cerr.flush();
-    std::clog.flush();
-    fflush(nullptr);
-  }
-
-  const base::Descriptor file_;
-  base::Descriptor before_[3];
-};
-
-// A lifetime with failures: messages, a timeout, an abort, an init that fails.
+// A group's lifetime with failures: messages, a timeout, an abort, an init that fails.
 void live(Rank& rank) {
   auto agent = rank.open();
   exchange(rank, *agent, 1, 50'000);
@@ -74,7 +34,7 @@ void live(Rank& rank) {
   rank.barrier();
   if (rank.has_flag(BP_BACKEND_ONE_WORLD) || rank.has_flag(BP_BACKEND_BLOCKING_INIT)) return;
   Plan plan;
-  plan.space = say("missing/", rank.id());
+  plan.space = fmt::format("missing/{}", rank.id());
   plan.rank = 0;
   plan.world_size = 2;
   plan.timeout = 20 * kMillisecond;
@@ -83,23 +43,25 @@ void live(Rank& rank) {
 }
 
 void quiet(Rank& rank) {
-  const bool listens = rank.id() == 0 || !rank.has_flag(BP_BACKEND_ONE_PROCESS);
+  const bool captures = rank.id() == 0 || !rank.has_flag(BP_BACKEND_ONE_PROCESS);
   rank.barrier();
-  auto ear = listens ? std::make_unique<Ear>() : nullptr;
-  if (ear != nullptr && !ear->works()) rank.harness_error("no memory for the output of a backend");
+  std::optional<OutputCapture> capture;
+  if (captures) capture.emplace();
+  if (capture && !*capture) rank.harness_error("no memory for the output of a backend");
   rank.barrier();
   const bp_backend& backend = rank.backend();
   if (backend.probe != nullptr) {
-    Host host(rank.world(), say("probe/", rank.id()), [](uint32_t, const char*) {});
+    Host host(rank.world(), fmt::format("probe/{}", rank.id()), [](uint32_t, const char*) {});
     bp_error error;
     bp_error_init(&error);
     backend.probe(&backend, host.table(), &error);
   }
   live(rank);
   rank.barrier();
-  if (ear == nullptr) return;
-  const std::string heard = ear->stop();
-  rank.check(heard.empty(), "nothing is printed: messages go to the host's log", heard);
+  if (!capture) return;
+  const std::string output = capture->text().substr(0, 400);
+  capture.reset();
+  rank.check(output.empty(), "nothing is printed: messages go to the host's log", output);
 }
 
 struct Public {
@@ -141,7 +103,7 @@ void one_killed(Rank& rank) {
   if (rank.id() == deaths.survivors().front()) expect_nothing_new(rank, before);
 }
 
-// All ranks are killed; none can clean up.
+// All ranks are killed, so none can clean up.
 void all_killed(Rank& rank) {
   if (rank.is_extra()) {
     const Public before;
@@ -163,7 +125,7 @@ void all_killed(Rank& rank) {
   rank.die(SIGKILL);
 }
 
-// As the core does when a process ends. What follows finalize is the end of the process, which the supervisor sees.
+// Calls finalize as the core does at the end of a process. The supervisor observes the end itself.
 void finalized(Rank& rank) {
   if (!BP_HAS(&rank.backend(), finalize) || rank.backend().finalize == nullptr)
     rank.skip("the backend has no finalize");
@@ -180,7 +142,7 @@ void finalized(Rank& rank) {
     const Nanoseconds begin = now();
     rank.require(finalize(rank.backend()), "finalize after all agents are destroyed", "one is left");
     rank.check(now() - begin <= rank.scaled(5 * kSecond), "finalize takes a few seconds at most",
-               say("it took ", (now() - begin) / kMillisecond, " ms"));
+               fmt::format("it took {} ms", (now() - begin) / kMillisecond));
     const std::string left = grown_since(before, rank.scaled(kSecond));
     rank.check(left.empty(), "nothing is left after finalize", left);
     rank.step("after finalize");

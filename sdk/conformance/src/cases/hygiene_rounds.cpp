@@ -16,13 +16,13 @@ namespace backplane::conformance {
 
 namespace {
 
-constexpr int kWarmUp = 10;           // rounds in which a library may build what it keeps for good
+constexpr int kWarmUp = 10;           // rounds in which a library may allocate permanent state
 constexpr uint64_t kSlack = 8 << 20;  // bytes that an allocator may keep
 constexpr uint64_t kPerRound = 4096;  // bytes of resident memory that a round may cost
 
 using Round = std::function<void(int number)>;
 
-// Repeats a round `rounds` times or as long as time permits, and compares the process with its state after the warm-up.
+// Repeats a round `rounds` times or until `most` has passed, and compares the process with its state after the warm-up.
 void repeat(Rank& rank, const std::string& what, int rounds, Nanoseconds most, const Round& round) {
   rank.step(what + ", again and again");
   int number = 0;
@@ -32,15 +32,16 @@ void repeat(Rank& rank, const std::string& what, int rounds, Nanoseconds most, c
   const Nanoseconds deadline = now() + most;
   while (number < rounds && (most < 0 || now() < deadline)) round(number++);
   const std::string left = left_behind(before, rank.scaled(2 * kSecond));
-  rank.check(left.empty(), say("nothing is left of ", number - kWarmUp, " rounds of ", what), left);
+  rank.check(left.empty(), fmt::format("nothing is left of {} rounds of {}", number - kWarmUp, what), left);
   const uint64_t after = resident_bytes();
   const uint64_t limit = kSlack + kPerRound * static_cast<uint64_t>(number);
-  rank.check(has_sanitizer() || after < memory + limit,
-             say("resident memory grows by less than ", limit >> 10, " KiB in ", number - kWarmUp, " rounds of ", what),
-             say("it grew by ", (after - std::min(memory, after)) >> 10, " KiB"));
+  rank.check(
+      has_sanitizer() || after < memory + limit,
+      fmt::format("resident memory grows by less than {} KiB in {} rounds of {}", limit >> 10, number - kWarmUp, what),
+      fmt::format("it grew by {} KiB", (after - std::min(memory, after)) >> 10));
 }
 
-std::string space_of(const Rank& rank, int number) { return say("round/", rank.id(), "/", number); }
+std::string space_of(const Rank& rank, int number) { return fmt::format("round/{}/{}", rank.id(), number); }
 
 Plan alone(const Rank& rank, int number) {
   Plan plan;
@@ -50,7 +51,7 @@ Plan alone(const Rank& rank, int number) {
   return plan;
 }
 
-// One rank is enough: the others have nothing to do with groups of one.
+// One rank is enough, because groups of one do not involve the others.
 void init_destroy(Rank& rank, int rounds, Nanoseconds most) {
   rank.barrier();
   if (rank.id() != 0) return;
@@ -64,7 +65,7 @@ void init_destroy(Rank& rank, int rounds, Nanoseconds most) {
 void init_destroy_world(Rank& rank, int rounds) {
   repeat(rank, "init, messages and destroy in the whole world", rounds, -1, [&rank](int number) {
     Plan plan;
-    plan.space = say("world/", number);
+    plan.space = fmt::format("world/{}", number);
     auto agent = rank.open(plan);
     exchange(rank, *agent, 1, 5000);
     rank.barrier();
@@ -109,7 +110,7 @@ int32_t init_while_aborting(Rank& rank, int number) {
   return status;
 }
 
-// The other rank never comes, or the host says at once that the group is being aborted.
+// The other rank never joins, or the host requests an abort at once.
 void failed_init(Rank& rank, int rounds, Nanoseconds most) {
   rank.barrier();
   if (rank.id() != 0) return;
@@ -145,7 +146,7 @@ void abort_rounds(Rank& rank, int rounds, Nanoseconds most) {
 void abort_world(Rank& rank, int rounds) {
   repeat(rank, "init, abort and destroy in the whole world", rounds, -1, [&rank](int number) {
     Plan plan;
-    plan.space = say("abort/", number);
+    plan.space = fmt::format("abort/{}", number);
     auto agent = rank.open(plan);
     std::vector<char> in(100'000);
     const std::vector<char> out(100'000);
@@ -166,7 +167,7 @@ void leaks(Rank& rank) {
   if (__lsan_do_recoverable_leak_check == nullptr) rank.skip("this build has no LeakSanitizer");
   for (int number = 0; number < 5; ++number) {
     Plan plan;
-    plan.space = say("leak/", number);
+    plan.space = fmt::format("leak/{}", number);
     auto agent = rank.open(plan);
     exchange(rank, *agent, 1, 100'000);
     rank.barrier();

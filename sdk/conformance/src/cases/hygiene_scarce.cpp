@@ -28,39 +28,39 @@ int limit_for(int free) {
 // Resources that the first group creates for the process (a sanitizer's thread, a library's pool) are no leak.
 void warm_up(Rank& rank) {
   Plan plan;
-  plan.space = say("warm/", rank.id());
+  plan.space = fmt::format("warm/{}", rank.id());
   plan.rank = 0;
   plan.world_size = 1;
   auto agent = rank.open(plan);
   exchange(rank, *agent, 1, 100);
   agent->close();
-  std::thread([] {}).join();  // a sanitizer's runtime starts a thread of its own beside the first of the process
+  std::thread([] {}).join();  // a sanitizer's runtime starts a thread with the first one of the process
 }
 
 // An init that fails for lack of a resource reports it and leaks nothing; one that succeeds yields a working group.
 bool starts(Rank& rank, int allowed, const std::string& of_what, const std::function<void()>& lift,
             const Footprint& before) {
   Plan plan;
-  plan.space = say(of_what, "/", rank.id(), "/", allowed);
+  plan.space = fmt::format("{}/{}/{}", of_what, rank.id(), allowed);
   plan.rank = 0;
   plan.world_size = 1;
   plan.timeout = 5 * kSecond;
   Outcome outcome;
   auto agent = rank.try_open(plan, outcome);
-  rank.step(say("starting a group with ", allowed, " ", of_what, " left"));
+  rank.step(fmt::format("starting a group with {} {} left", allowed, of_what));
   const bool started = agent != nullptr;
   if (started) {
     exchange(rank, *agent, 1, 100);
     agent->close();
   } else {
     rank.check(outcome.status == BP_RESOURCE,
-               say("an init that finds only ", allowed, " ", of_what, " works or fails with BP_RESOURCE"),
+               fmt::format("an init that finds only {} {} works or fails with BP_RESOURCE", allowed, of_what),
                outcome.text());
     rank.check(outcome.error.text[0] != '\0', "the error names the exhausted resource", "it has no text");
   }
   lift();
   const std::string left = left_behind(before, rank.scaled(2 * kSecond));
-  rank.check(left.empty(), say("nothing is left of an init with ", allowed, " ", of_what), left);
+  rank.check(left.empty(), fmt::format("nothing is left of an init with {} {}", allowed, of_what), left);
   return started;
 }
 
@@ -77,11 +77,11 @@ void few_descriptors(Rank& rank) {
                   ? 1
                   : 0;
   }
-  rank.check(worked > 0, say("a group of one rank is content with ", kMost, " descriptors"), "init still fails");
+  rank.check(worked > 0, fmt::format("a group of one rank is content with {} descriptors", kMost), "init still fails");
 }
 
-// The same for rank 0 of a group of all: the others wait for it no longer than they may. `make_scarce` leaves so many
-// and returns what lifts the limit again.
+// The same for rank 0 of a group of all ranks. The others must not wait for it beyond their timeout. `make_scarce`
+// leaves `allowed` units of the resource and returns a function that lifts the limit.
 using MakeScarce = std::function<std::function<void()>(int allowed)>;
 
 void start_together(Rank& rank, const std::string& of_what, const MakeScarce& make_scarce) {
@@ -91,33 +91,34 @@ void start_together(Rank& rank, const std::string& of_what, const MakeScarce& ma
   for (int allowed = 0; allowed <= kMost && !worked; allowed = allowed < 4 ? allowed + 1 : allowed * 2) {
     rank.barrier();
     Plan plan;
-    plan.space = say("together/", of_what, "/", allowed);
+    plan.space = fmt::format("together/{}/{}", of_what, allowed);
     plan.timeout = 400 * kMillisecond;
     const std::function<void()> lift = rank.id() == 0 ? make_scarce(allowed) : [] {};
     Outcome outcome;
     auto agent = rank.try_open(plan, outcome);
     lift();
-    rank.step(say("starting a group of which rank 0 has ", allowed, " ", of_what, " left"));
-    rank.publish(say(plan.space, "/", rank.id()), std::to_string(outcome.status));
+    rank.step(fmt::format("starting a group of which rank 0 has {} {} left", allowed, of_what));
+    rank.publish(fmt::format("{}/{}", plan.space, rank.id()), std::to_string(outcome.status));
     worked = true;
     for (int32_t other = 0; other < rank.size(); ++other) {
-      worked = rank.await_value(say(plan.space, "/", other)) == std::to_string(BP_OK) && worked;
+      worked = rank.await_value(fmt::format("{}/{}", plan.space, other)) == std::to_string(BP_OK) && worked;
     }
     if (worked) exchange(rank, *agent, 1, 1000);
     // A rank that cannot accept a connection may not notice: it may report a timeout or a lost peer instead.
     const bool sensible = agent != nullptr || outcome.status == BP_RESOURCE || outcome.status == BP_TIMEOUT ||
                           outcome.status == BP_PEER_LOST;
-    rank.check(sensible,
-               say("with ", allowed, " ", of_what,
-                   " on rank 0 init works or fails with BP_RESOURCE, or as it does when a ", "rank is missing"),
-               outcome.text());
+    rank.check(
+        sensible,
+        fmt::format("with {} {} on rank 0 init works or fails with BP_RESOURCE, or as it does when a rank is missing",
+                    allowed, of_what),
+        outcome.text());
     rank.barrier();
     if (agent != nullptr) agent->close();
     rank.barrier();
     const std::string left = left_behind(before, rank.scaled(2 * kSecond));
-    rank.check(left.empty(), say("nothing is left of an init with ", allowed, " ", of_what, " on rank 0"), left);
+    rank.check(left.empty(), fmt::format("nothing is left of an init with {} {} on rank 0", allowed, of_what), left);
   }
-  rank.check(worked, say("a group is content with ", kMost, " ", of_what, " on rank 0"), "init still fails");
+  rank.check(worked, fmt::format("a group is content with {} {} on rank 0", kMost, of_what), "init still fails");
 }
 
 void few_descriptors_together(Rank& rank) {
@@ -183,7 +184,7 @@ void few_threads(Rank& rank) {
                   ? 1
                   : 0;
   }
-  rank.check(worked > 0, say("a group of one rank is content with ", kMost, " threads"), "init still fails");
+  rank.check(worked > 0, fmt::format("a group of one rank is content with {} threads", kMost), "init still fails");
 }
 
 void no_shared_memory(Rank& rank) {
@@ -197,9 +198,10 @@ void no_shared_memory(Rank& rank) {
   Outcome outcome;
   auto agent = rank.try_open(plan, outcome);
   rank.step("starting a group when no shared memory can be had");
-  rank.publish(say("status/", rank.id()), std::to_string(outcome.status));
+  rank.publish(fmt::format("status/{}", rank.id()), std::to_string(outcome.status));
   std::set<std::string> statuses;
-  for (int32_t other = 0; other < rank.size(); ++other) statuses.insert(rank.await_value(say("status/", other)));
+  for (int32_t other = 0; other < rank.size(); ++other)
+    statuses.insert(rank.await_value(fmt::format("status/{}", other)));
   if (statuses == std::set<std::string>{std::to_string(BP_OK)}) {
     exchange(rank, *agent, 1, 1'000'000);
   } else {

@@ -15,9 +15,10 @@ void ring(Rank& rank, Agent& agent, uint32_t salt) {
   Pending sending = agent.isend(next, 11, &sent, sizeof sent);
   bp_op recv = recv_op(previous, 11, &received, sizeof received);
   recv.timeout_ns = rank.scaled(8 * kSecond);
-  rank.require_ok(agent.run(recv), say("a recv from rank ", previous));
-  rank.require_ok(sending.finish(rank.scaled(8 * kSecond)), say("a send to rank ", next));
-  rank.require(received == expected, say("the number ", expected, " from rank ", previous), say(received));
+  rank.require_ok(agent.run(recv), fmt::format("a recv from rank {}", previous));
+  rank.require_ok(sending.finish(rank.scaled(8 * kSecond)), fmt::format("a send to rank {}", next));
+  rank.require(received == expected, fmt::format("the number {} from rank {}", expected, previous),
+               std::to_string(received));
 }
 
 void exchange_with_all(Rank& rank, Agent& agent, uint32_t salt) {
@@ -31,11 +32,11 @@ void exchange_with_all(Rank& rank, Agent& agent, uint32_t salt) {
   }
   for (size_t i = 0; i < pending.size(); ++i) {
     rank.require_ok(pending[i].finish(rank.scaled(8 * kSecond)),
-                    say(i % 2 == 0 ? "a recv from rank " : "a send to rank ", i / 2));
+                    fmt::format("{}{}", i % 2 == 0 ? "a recv from rank " : "a send to rank ", i / 2));
   }
   for (uint32_t peer = 0; peer < size; ++peer) {
-    rank.require(received[peer] == salt + peer, say("the number ", salt + peer, " from rank ", peer),
-                 say(received[peer]));
+    rank.require(received[peer] == salt + peer, fmt::format("the number {} from rank {}", salt + peer, peer),
+                 std::to_string(received[peer]));
   }
 }
 
@@ -43,7 +44,7 @@ void exchange_with_all(Rank& rank, Agent& agent, uint32_t salt) {
 
 std::vector<Case> init_cases() {
   std::vector<Case> all = init::world_cases();
-  for (const std::vector<Case>& part : {init::trouble_cases(), init::session_cases()}) {
+  for (const std::vector<Case>& part : {init::trouble_cases(), init::step_cases(), init::session_cases()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

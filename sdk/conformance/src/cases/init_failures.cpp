@@ -19,27 +19,27 @@ namespace {
 
 constexpr Nanoseconds kShort = 3 * kSecond / 2;  // for init
 
-// How late a call may return: the machine may be busy.
+// Tolerance of a deadline on a busy machine.
 Nanoseconds grace(Rank& rank, Nanoseconds timeout) { return rank.scaled(kSecond) + timeout / 10; }
 
 void check_in_time(Rank& rank, Nanoseconds begin, Nanoseconds timeout, const std::string& what) {
   const Nanoseconds took = now() - begin;
   rank.check(took <= timeout + grace(rank, timeout),
-             say(what, " returns within its timeout of ", timeout / kMillisecond, " ms"),
-             say("it took ", took / kMillisecond, " ms"));
+             fmt::format("{} returns within its timeout of {} ms", what, timeout / kMillisecond),
+             fmt::format("it took {} ms", took / kMillisecond));
 }
 
 void rank_out_of_range(Rank& rank) {
-  struct Place {
+  struct RankAndSize {
     int32_t rank;
     int32_t world_size;
   };
-  constexpr Place kPlaces[] = {{1, 1},         {-1, 1}, {5, 2},  {INT32_MAX, 2},
-                               {INT32_MIN, 2}, {0, 0},  {0, -1}, {0, INT32_MIN}};
-  for (const Place& place : kPlaces) {
-    const std::string what = say("init as rank ", place.rank, " of ", place.world_size);
+  constexpr RankAndSize kOutOfRange[] = {{1, 1},         {-1, 1}, {5, 2},  {INT32_MAX, 2},
+                                         {INT32_MIN, 2}, {0, 0},  {0, -1}, {0, INT32_MIN}};
+  for (const RankAndSize& each : kOutOfRange) {
+    const std::string what = fmt::format("init as rank {} of {}", each.rank, each.world_size);
     rank.step(what);
-    RawInit raw(rank, what, place.rank, place.world_size, rank.scaled(kSecond));
+    RawInit raw(rank, what, each.rank, each.world_size, rank.scaled(kSecond));
     const Outcome outcome = raw.run();
     rank.check(outcome.status == BP_INVALID, what + " answers BP_INVALID", outcome.text());
     rank.check(outcome.ok() || outcome.error.text[0] != '\0', what + " says why", "no text");
@@ -47,7 +47,7 @@ void rank_out_of_range(Rank& rank) {
   }
 }
 
-// A member of a group that cannot be right: it need not notice, but it must not hang.
+// Joins a group with an invalid rank or size. The backend need not detect that, but must not hang.
 void take_part_in_nonsense(Rank& rank, int32_t as_rank, int32_t world_size) {
   const Nanoseconds timeout = rank.scaled(kShort);
   Nanoseconds begin = now();
@@ -89,7 +89,7 @@ void size_mismatch(Rank& rank) {
 bool names(const Outcome& outcome, int32_t rank) {
   if (outcome.error.peer_rank == rank) return true;
   const std::string text = outcome.text();
-  const std::string word = say("rank ", rank);
+  const std::string word = fmt::format("rank {}", rank);
   for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
     const size_t end = at + word.size();
     if (end == text.size() || text[end] < '0' || text[end] > '9') return true;
@@ -107,18 +107,18 @@ void wait_for_missing(Rank& rank, int32_t missing) {
   if (agent == nullptr) {
     rank.check(outcome.status == BP_TIMEOUT || outcome.status == BP_PEER_LOST,
                "BP_TIMEOUT or BP_PEER_LOST of an init that waits for a rank that does not come", outcome.text());
-    rank.check(names(outcome, missing), say("an error that names rank ", missing, ", which has not come"),
+    rank.check(names(outcome, missing), fmt::format("an error that names rank {}, which has not come", missing),
                outcome.text());
     return;
   }
-  rank.step(say("receiving from rank ", missing, ", which has never come"));
+  rank.step(fmt::format("receiving from rank {}, which has never come", missing));
   begin = now();
   uint32_t number = 0;
   bp_op op = recv_op(missing, 9, &number, sizeof number);
   op.timeout_ns = rank.scaled(kSecond / 2);
   outcome = agent->run(op);
   check_in_time(rank, begin, op.timeout_ns, "a recv");
-  rank.check(!outcome.ok() && outcome.status != BP_AGAIN, say("a failure of a recv from rank ", missing),
+  rank.check(!outcome.ok() && outcome.status != BP_AGAIN, fmt::format("a failure of a recv from rank {}", missing),
              outcome.text());
   rank.step("in destroy");
   agent->close();
@@ -127,8 +127,8 @@ void wait_for_missing(Rank& rank, int32_t missing) {
 void missing_rank_named(Rank& rank) { wait_for_missing(rank, rank.size() - 1); }
 void missing_first_rank_named(Rank& rank) { wait_for_missing(rank, 0); }
 
-// The host asks init to stop while it waits for a rank that does not come. Alone: others that are aborted, too, would
-// be seen to go.
+// The host requests an abort of init while it waits for a rank that does not join. Runs on one rank at a time, because
+// the others could notice that an aborted rank leaves.
 void abort_alone(Rank& rank, const std::string& space) {
   RawInit raw(rank, space, rank.id(), rank.size(), rank.scaled(15 * kSecond));
   std::atomic<bool> returned = false;
@@ -138,7 +138,7 @@ void abort_alone(Rank& rank, const std::string& space) {
     outcome = raw.run();
     returned.store(true);
   });
-  // An init that waits for others is in the store or asks the host; a moment later it is deep in its waiting.
+  // An init that waits for other ranks reads the store or queries the host. The pause lets it block.
   const Nanoseconds limit = now() + rank.scaled(2 * kSecond);
   while (!returned.load() && !raw.waits() && now() < limit) std::this_thread::yield();
   std::string word;
@@ -148,7 +148,7 @@ void abort_alone(Rank& rank, const std::string& space) {
   starter.join();
   const Nanoseconds took = now() - begin;
   rank.check(took <= rank.scaled(500 * kMillisecond), "init returns within 500 ms of the host's request to abort",
-             say("it took ", took / kMillisecond, " ms"));
+             fmt::format("it took {} ms", took / kMillisecond));
   rank.check(outcome.ok() || outcome.status == BP_CANCELLED, "BP_CANCELLED, or success if init was done already",
              outcome.text());
   rank.step("in destroy");
@@ -157,7 +157,7 @@ void abort_alone(Rank& rank, const std::string& space) {
 
 void abort_during_init(Rank& rank) {
   for (int32_t waiting = 0; waiting < rank.size(); ++waiting) {
-    if (rank.id() == waiting) abort_alone(rank, say("waits/", waiting));
+    if (rank.id() == waiting) abort_alone(rank, fmt::format("waits/{}", waiting));
     rank.barrier();
   }
 }
@@ -198,7 +198,7 @@ void port_busy(Rank& rank) {
     Outcome outcome;
     const auto agent = rank.try_open(plan_in("busy", {{"port", port}}, kShort), outcome);
     check_in_time(rank, begin, rank.scaled(kShort), "init");
-    if (agent != nullptr) {  // on an address of no host
+    if (agent != nullptr) {  // it did not use the taken port
       ring(rank, *agent, 1);
     } else {
       rank.check(outcome.status == BP_RESOURCE, "BP_RESOURCE for a port that is taken", outcome.text());

@@ -11,13 +11,14 @@
 namespace backplane::conformance::init {
 
 std::vector<Case> world_cases();    // groups that start as expected
-std::vector<Case> trouble_cases();  // ranks that are wrong, late or missing
-std::vector<Case> session_cases();  // one group after, beside and before another
+std::vector<Case> trouble_cases();  // invalid, late or missing ranks
+std::vector<Case> step_cases();     // ranks that stand still during init
+std::vector<Case> session_cases();  // groups after, beside and before other groups
 
-// Sends a number to the next rank of the group and receives one from the previous; leaves the body if it is not that
-// number. `salt` tells groups and rounds apart.
+// Sends a number to the next rank of the group and receives one from the previous rank. Leaves the body if the received
+// number is wrong. `salt` distinguishes groups and rounds.
 void ring(Rank& rank, Agent& agent, uint32_t salt);
-// The same with every rank of the group, this one among them.
+// The same with each rank of the group, including this one.
 void exchange_with_all(Rank& rank, Agent& agent, uint32_t salt);
 
 }  // namespace backplane::conformance::init

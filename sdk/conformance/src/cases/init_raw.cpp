@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "init_raw.hpp"
 
+#include <chrono>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 namespace backplane::conformance::init {
 
-// The host's functions; those that an init which waits cannot do without are watched. Their context is the RawInit.
+// The host's functions. Their context is the RawInit. Records calls of the functions that a waiting init must call.
 struct RawInit::Watched {
   class Inside {
    public:
@@ -19,6 +21,15 @@ struct RawInit::Watched {
     std::atomic<int>& count_;
   };
   static const bp_host& real(RawInit& self) { return *self.host_.table(); }
+  // For a call of the store.
+  static const bp_host& store_of(void* ctx) {
+    auto& self = *static_cast<RawInit*>(ctx);
+    if (++self.calls_ == self.stop_at_.load()) {
+      self.stopped_.store(true);
+      while (!self.released_.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return real(self);
+  }
 
   static void log(void* ctx, uint32_t level, const char* text) {
     const bp_host& host = real(*static_cast<RawInit*>(ctx));
@@ -30,33 +41,33 @@ struct RawInit::Watched {
     return real(self).abort_requested(real(self).ctx);
   }
   static int32_t set(void* ctx, const char* key, const void* value, uint64_t size, bp_error* err) {
-    const bp_host& host = real(*static_cast<RawInit*>(ctx));
+    const bp_host& host = store_of(ctx);
     return host.store_set(host.ctx, key, value, size, err);
   }
   static int32_t get(void* ctx, const char* key, void* buffer, uint64_t capacity, uint64_t* size, int64_t timeout_ns,
                      bp_error* err) {
     const Inside inside(ctx);
-    const bp_host& host = real(*static_cast<RawInit*>(ctx));
+    const bp_host& host = store_of(ctx);
     return host.store_get(host.ctx, key, buffer, capacity, size, timeout_ns, err);
   }
   static int32_t add(void* ctx, const char* key, int64_t delta, int64_t* sum, bp_error* err) {
-    const bp_host& host = real(*static_cast<RawInit*>(ctx));
+    const bp_host& host = store_of(ctx);
     return host.store_add(host.ctx, key, delta, sum, err);
   }
   static int32_t wait(void* ctx, const char* const* keys, uint64_t count, int64_t timeout_ns, bp_error* err) {
     const Inside inside(ctx);
-    const bp_host& host = real(*static_cast<RawInit*>(ctx));
+    const bp_host& host = store_of(ctx);
     return host.store_wait(host.ctx, keys, count, timeout_ns, err);
   }
   static int32_t compare_set(void* ctx, const char* key, const void* expected, uint64_t expected_size,
                              const void* desired, uint64_t desired_size, void* buffer, uint64_t capacity,
                              uint64_t* size, bp_error* err) {
-    const bp_host& host = real(*static_cast<RawInit*>(ctx));
+    const bp_host& host = store_of(ctx);
     return host.store_compare_set(host.ctx, key, expected, expected_size, desired, desired_size, buffer, capacity, size,
                                   err);
   }
   static int32_t erase(void* ctx, const char* key, int32_t* existed, bp_error* err) {
-    const bp_host& host = real(*static_cast<RawInit*>(ctx));
+    const bp_host& host = store_of(ctx);
     return host.store_delete(host.ctx, key, existed, err);
   }
   static void report_failure(void* ctx, const bp_error* why) {

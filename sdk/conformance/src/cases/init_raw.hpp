@@ -19,14 +19,18 @@ class RawInit {
   RawInit(const RawInit&) = delete;
   RawInit& operator=(const RawInit&) = delete;
 
-  // construct_options and init. Blocks; records nothing, so it may run on a thread of its own.
+  // Calls construct_options and init. Blocks. Records no findings, so it may run on a separate thread.
   Outcome run();
-  // destroy, if run went well.
+  // Calls destroy, if run succeeded.
   void close();
 
+  // Has the store's `number`th call (from 1) of init wait until release is called.
+  void stop_at_call(int number) { stop_at_.store(number); }
+  bool stopped() const { return stopped_.load(); }
+  void release() { released_.store(true); }
+
   void request_abort() { host_.request_abort(); }
-  // True while the plugin waits in the store, and for good once it has asked whether it should give up: then init waits
-  // for others.
+  // Whether init waits for other ranks: the plugin is in a call of the store, or has called abort_requested.
   bool waits() const { return inside_.load() > 0 || asked_.load(); }
 
  private:
@@ -41,6 +45,10 @@ class RawInit {
   bp_host table_;
   std::atomic<int> inside_ = 0;
   std::atomic<bool> asked_ = false;
+  std::atomic<int> calls_ = 0;
+  std::atomic<int> stop_at_ = 0;  // 0: at none
+  std::atomic<bool> stopped_ = false;
+  std::atomic<bool> released_ = false;
   bp_init init_ = {};
   bp_agent agent_ = {};
   bp_options* options_ = nullptr;

@@ -27,8 +27,8 @@ void fail_once(Rank& rank, const std::string& space) {
 
 void retry_after_failure(Rank& rank) {
   for (int round = 0; round < 2; ++round) {
-    fail_once(rank, say("fails/", round));
-    const auto agent = rank.open(plan_in(say("works/", round)));
+    fail_once(rank, fmt::format("fails/{}", round));
+    const auto agent = rank.open(plan_in(fmt::format("works/{}", round)));
     rank.step("exchanging after a failed start");
     exchange_with_all(rank, *agent, 100);
     rank.barrier();
@@ -37,31 +37,31 @@ void retry_after_failure(Rank& rank) {
   }
 }
 
-// The last rank comes to a group that the others have given up, and talks to whom it finds, while all of them, itself
-// included, start another one.
+// The last rank joins a group that the others have aborted, and sends to any rank that it reaches, while all ranks,
+// including itself, start another group.
 void stale_session(Rank& rank) {
   constexpr uint32_t kStale = 0xdead0000U;
   fail_once(rank, "old");
   const bool late = rank.id() == rank.size() - 1;
   std::unique_ptr<Agent> old;
-  std::vector<Pending> talk;
+  std::vector<Pending> verified;
   std::vector<uint32_t> numbers(static_cast<size_t>(rank.size()), kStale);
   if (late) {
-    for (int32_t peer = 0; peer + 1 < rank.size(); ++peer) rank.await_value(say("begins/", peer));
+    for (int32_t peer = 0; peer + 1 < rank.size(); ++peer) rank.await_value(fmt::format("begins/{}", peer));
     Outcome outcome;
     old = rank.try_open(plan_in("old", {}, kSecond), outcome);
     for (int32_t peer = 0; old != nullptr && peer + 1 < rank.size(); ++peer) {
-      talk.push_back(old->isend(peer, 12, &numbers[static_cast<size_t>(peer)], sizeof(uint32_t)));
+      verified.push_back(old->isend(peer, 12, &numbers[static_cast<size_t>(peer)], sizeof(uint32_t)));
     }
   } else {
-    rank.publish(say("begins/", rank.id()), "");
+    rank.publish(fmt::format("begins/{}", rank.id()), "");
   }
   const auto agent = rank.open(plan_in("new"));
   rank.step("exchanging beside a rank of an earlier session");
   for (uint32_t round = 0; round < 3; ++round) exchange_with_all(rank, *agent, 10 + round);
   rank.barrier();
   rank.step("ending the earlier session");
-  for (Pending& send : talk) send.finish(0);
+  for (Pending& send : verified) send.finish(0);
   if (old != nullptr) old->close();
   rank.step("exchanging after the end of the earlier session");
   rank.barrier();
@@ -90,9 +90,10 @@ void two_worlds_at_once(Rank& rank) {
   }
   for (Pending& each : pending) rank.require_ok(each.finish(rank.scaled(15 * kSecond)), "an operation");
   for (size_t i = 0; i < size; ++i) {
-    rank.check(received[i] == 1000 + i, say("the number ", 1000 + i, " in the first group"), say(received[i]));
-    rank.check(received[size + i] == 2000 + i, say("the number ", 2000 + i, " in the second group"),
-               say(received[size + i]));
+    rank.check(received[i] == 1000 + i, fmt::format("the number {} in the first group", 1000 + i),
+               std::to_string(received[i]));
+    rank.check(received[size + i] == 2000 + i, fmt::format("the number {} in the second group", 2000 + i),
+               std::to_string(received[size + i]));
   }
   rank.barrier();
 }
@@ -100,13 +101,13 @@ void two_worlds_at_once(Rank& rank) {
 // Two groups end in either order; the remaining one is unaffected.
 void destroy_twice(Rank& rank) {
   for (int round = 0; round < 4; ++round) {
-    auto first = rank.open(plan_in(say("first/", round)));
-    auto second = rank.open(plan_in(say("second/", round)));
+    auto first = rank.open(plan_in(fmt::format("first/{}", round)));
+    auto second = rank.open(plan_in(fmt::format("second/{}", round)));
     exchange_with_all(rank, *first, 1);
     exchange_with_all(rank, *second, 2);
     rank.barrier();
     if (round % 2 == 1) std::swap(first, second);
-    rank.step(say("in destroy of the ", round % 2 == 0 ? "first" : "second", " of two groups"));
+    rank.step(fmt::format("in destroy of the {} of two groups", round % 2 == 0 ? "first" : "second"));
     first->close();
     rank.step("exchanging in the group that is left");
     exchange_with_all(rank, *second, 3);

@@ -12,7 +12,7 @@ namespace {
 std::unique_ptr<Agent> open_if_served(Rank& rank) {
   Outcome outcome;
   std::unique_ptr<Agent> agent = rank.try_open({}, outcome);
-  if (outcome.status == BP_UNSUPPORTED) rank.skip(say("a world of ", rank.size(), ": ", outcome.text()));
+  if (outcome.status == BP_UNSUPPORTED) rank.skip(fmt::format("a world of {}: {}", rank.size(), outcome.text()));
   rank.require_ok(outcome, "init");
   return agent;
 }
@@ -34,15 +34,15 @@ void each_world(Rank& rank) {
   agent->close();
 }
 
-// One rank comes when the others have been waiting, or sending, for a while.
+// One rank joins after the others have waited, or sent, for a while.
 void late_joiner(Rank& rank) {
   const int32_t late = rank.size() - 1;
   if (rank.id() == late) {
-    for (int32_t peer = 0; peer < late; ++peer) rank.await_value(say("begins/", peer));
+    for (int32_t peer = 0; peer < late; ++peer) rank.await_value(fmt::format("begins/{}", peer));
     const timespec pause = {0, 400'000'000};  // the delay that the case is about
     clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, nullptr);
   } else {
-    rank.publish(say("begins/", rank.id()), "");
+    rank.publish(fmt::format("begins/{}", rank.id()), "");
   }
   const std::unique_ptr<Agent> agent = rank.open();
   rank.step("exchanging with every rank");
@@ -78,8 +78,8 @@ void gone_before_others(Rank& rank) {
   rank.step("receiving from rank 0, which has left or is leaving");
   for (uint32_t i = 0; i < kMessages; ++i) {
     uint32_t number = 0;
-    rank.require_ok(agent->recv(0, 5, &number, sizeof number), say("the recv of message ", i, " of rank 0"));
-    rank.require(number == 7000 + i, say("the number ", 7000 + i), say(number));
+    rank.require_ok(agent->recv(0, 5, &number, sizeof number), fmt::format("the recv of message {} of rank 0", i));
+    rank.require(number == 7000 + i, fmt::format("the number {}", 7000 + i), std::to_string(number));
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `load`: the file, its descriptor, and its compatibility with cores of other minors. Cases that set loads to
-// false open the plugin themselves, so that one that cannot be opened or described still gets a reason from each.
+// Group `load`: the file, its descriptor, and its compatibility with cores of other minor versions. Cases that set
+// `loads` to false open the plugin themselves. Each of them then reports why a plugin cannot be opened or described.
 #include "load_groups.hpp"
 
 namespace backplane::conformance {

@@ -13,7 +13,7 @@
 namespace backplane::conformance::load {
 namespace {
 
-// Bytes that Papers take.
+// Bytes that InitArguments take.
 size_t paper_size(const std::string& name, int32_t world_size, const OptionValues& values) {
   size_t size = name.size() + 1 + static_cast<size_t>(world_size) * sizeof(int32_t);
   for (uint32_t i = 0; i < values.count(); ++i) {
@@ -41,7 +41,7 @@ GuardedMemory::GuardedMemory(size_t size) {
 
 GuardedMemory::~GuardedMemory() { munmap(mapping_, mapped_); }
 
-Papers::Papers(const std::string& name, int32_t world_size, const OptionValues& values)
+InitArguments::InitArguments(const std::string& name, int32_t world_size, const OptionValues& values)
     : memory_(paper_size(name, world_size, values)),
       count_(values.count()),
       values_(static_cast<bp_key_value*>(memory_.data())),
@@ -70,9 +70,9 @@ BareAgent::BareAgent(Rank& rank, const bp_backend& backend, std::string space, i
       host_(rank.world(), space_, [](uint32_t, const char*) {}),
       table_(host_shape, with_minor(*host_.table(), host_minor)),
       agent_(shape, bp_agent{}) {
-  const Papers papers(space_, size_, OptionValues(backend, rank.run().options));
-  construct(papers);
-  start(papers);
+  const InitArguments arguments(space_, size_, OptionValues(backend, rank.run().options));
+  construct(arguments);
+  start(arguments);
 }
 
 BareAgent::~BareAgent() {
@@ -95,29 +95,29 @@ void BareAgent::require(int32_t status, const Shaped<bp_error>& error, const std
                 "bytes behind them have changed");
 }
 
-void BareAgent::construct(const Papers& papers) {
+void BareAgent::construct(const InitArguments& arguments) {
   if (backend_.construct_options == nullptr) return;
   rank_.step("in construct_options");
   const Shaped<bp_options_request> request(
-      shape_, {sizeof(bp_options_request), papers.value_count(), papers.values(), 60 * kSecond, "env://"});
+      shape_, {sizeof(bp_options_request), arguments.value_count(), arguments.values(), 60 * kSecond, "env://"});
   const Shaped<bp_error> error(shape_, fresh_error());
   require(backend_.construct_options(&backend_, request.get(), &options_, error.get()), error, "construct_options");
 }
 
-void BareAgent::start(const Papers& papers) {
+void BareAgent::start(const InitArguments& arguments) {
   rank_.step("in init");
   bp_init init = {};
   init.rank = own_;
   init.world_size = size_;
   init.device = -1;
-  init.name = papers.name();
+  init.name = arguments.name();
   init.host = table_.get();
   init.options = options_;
-  init.values = papers.values();
-  init.value_count = papers.value_count();
+  init.values = arguments.values();
+  init.value_count = arguments.value_count();
   init.kind = BP_KIND_PROCESS_GROUP;
   init.timeout_ns = rank_.scaled(15 * kSecond);
-  init.global_ranks = papers.global_ranks();
+  init.global_ranks = arguments.global_ranks();
   const Shaped<bp_init> shaped(shape_, init);
   const Shaped<bp_error> error(shape_, fresh_error());
   require(backend_.init(&backend_, shaped.get(), agent_.get(), error.get()), error, "init");
@@ -166,12 +166,12 @@ void BareAgent::exchange(uint64_t flags) {
   const int32_t status = api_->submit(agent_->self, recv.get(), &receiving, recv_error.get());
   finish(receiving, status, recv_error, "a recv");
   finish(sending, BP_OK, send_error, "a send");
-  if (recv_twin) rank_.require(recv_twin->bring_back(), "a copy from the device", "a refusal");
+  if (recv_twin) rank_.require(recv_twin->copy_back(), "a copy from the device", "a refusal");
   rank_.require(received == 0x5eed0000U + static_cast<uint32_t>(previous), "the message of the rank before",
-                say("0x", std::hex, received));
+                fmt::format("0x{:x}", received));
   rank_.require(result->source == previous && result->bytes == sizeof received,
-                say("a result with source ", previous, " and ", sizeof received, " bytes"),
-                say("source ", result->source, ", ", result->bytes, " bytes"));
+                fmt::format("a result with source {} and {} bytes", previous, sizeof received),
+                fmt::format("source {}, {} bytes", result->source, result->bytes));
   rank_.require(result.untouched(), "a recv writes only the fields of bp_result that it knows",
                 "bytes behind them, or struct_size, have changed");
 }
@@ -186,7 +186,7 @@ void BareAgent::barrier() {
   finish(work, status, error, "a barrier");
 }
 
-void BareAgent::talk() {
+void BareAgent::send_and_receive() {
   exchange(0);
   exchange(BP_OP_SYNC);
   for (uint32_t i = 0; i < backend_.capability_count; ++i) {

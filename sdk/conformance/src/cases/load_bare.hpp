@@ -13,8 +13,8 @@
 namespace backplane::conformance::load {
 
 enum class Shape {
-  kUsual,   // as these headers have it
-  kMinor0,  // as minor 0 had it, and the byte behind it cannot be touched
+  kUsual,   // as in these headers
+  kMinor0,  // as in minor 0; the byte behind it is not accessible
   kLonger   // with 256 more bytes of 0xAB, which the struct's size includes
 };
 
@@ -39,7 +39,7 @@ constexpr inline uint32_t kMinor0Size<bp_agent> = 48;
 template <>
 constexpr inline uint32_t kMinor0Size<bp_options_request> = 32;
 
-// Memory that ends where it can no longer be touched. Throws std::bad_alloc.
+// Memory followed by an inaccessible page. Throws std::bad_alloc.
 class GuardedMemory {
  public:
   explicit GuardedMemory(size_t size);
@@ -55,9 +55,9 @@ class GuardedMemory {
 };
 
 // The arguments that a bp_init points to, in memory that is unmapped by the destructor: a later read crashes.
-class Papers {
+class InitArguments {
  public:
-  Papers(const std::string& name, int32_t world_size, const OptionValues& values);
+  InitArguments(const std::string& name, int32_t world_size, const OptionValues& values);
   const char* name() const { return name_; }
   const int32_t* global_ranks() const { return ranks_; }
   const bp_key_value* values() const { return values_; }
@@ -101,8 +101,8 @@ class Shaped {
   GuardedMemory memory_;
 };
 
-// Starts with structs of such shapes, and talks to the other ranks with them. Everything that fails is a finding and
-// leaves the body.
+// Starts an agent with structs of such shapes, and exchanges messages with the other ranks. Each failure is a finding
+// and leaves the body.
 class BareAgent {
  public:
   BareAgent(Rank& rank, const bp_backend& backend, std::string space, int32_t rank_in_group, int32_t world_size,
@@ -111,15 +111,15 @@ class BareAgent {
   BareAgent(const BareAgent&) = delete;
   BareAgent& operator=(const BareAgent&) = delete;
 
-  // Sends around the ring, with and without BP_OP_SYNC, and does the collectives that are native and cheap.
-  void talk();
-  // Ends as the core does; the options go before the agent.
+  // Sends around the ring, with and without BP_OP_SYNC, and runs the native collectives that are cheap.
+  void send_and_receive();
+  // Ends as the core does: destroys the options before the agent.
   void close();
 
  private:
   bp_error fresh_error() const;
-  void construct(const Papers& papers);
-  void start(const Papers& papers);
+  void construct(const InitArguments& arguments);
+  void start(const InitArguments& arguments);
   void finish(bp_work* work, int32_t status, const Shaped<bp_error>& error, const std::string& what);
   void exchange(uint64_t flags);
   void barrier();

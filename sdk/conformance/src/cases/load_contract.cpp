@@ -12,18 +12,18 @@
 namespace backplane::conformance::load {
 namespace {
 
-constexpr uint32_t kMaxCount = 4096;  // of backends, options, capabilities: more is a wild number
+constexpr uint32_t kMaxCount = 4096;  // of backends, options, capabilities; a larger number is invalid
 
 bool newer(const bp_plugin& plugin) { return plugin.built_minor > BP_ABI_MINOR; }
 
-// `count` pointers that may be followed: else a finding that leaves the body.
+// Leaves the body with a finding unless `count` pointers can be read.
 template <typename T>
 void require_table(Rank& rank, const T* const* table, uint32_t count, const std::string& what) {
-  rank.require(count <= kMaxCount, "a sane number of " + what, say(count));
+  rank.require(count <= kMaxCount, "a sane number of " + what, std::to_string(count));
   if (count == 0) return;
   rank.require(table != nullptr, "a table of " + what, "NULL");
   for (uint32_t i = 0; i < count; ++i) {
-    rank.require(table[i] != nullptr, say("an entry ", i, " in the table of ", what), "NULL");
+    rank.require(table[i] != nullptr, fmt::format("an entry {} in the table of {}", i, what), "NULL");
   }
 }
 
@@ -32,16 +32,16 @@ const bp_plugin& walkable(Rank& rank) {
   const bp_plugin& plugin = *open_plugin(rank).plugin;
   rank.step("reading the descriptor");
   rank.require(BP_HAS(&plugin, backend_count), "a bp_plugin of minor 0 at least",
-               say("struct_size ", plugin.struct_size));
+               fmt::format("struct_size {}", plugin.struct_size));
   rank.require(plugin.backend_count > 0, "at least one backend", "none");
   require_table(rank, plugin.backends, plugin.backend_count, "backends");
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {
     const bp_backend& backend = *plugin.backends[i];
-    rank.step(say("reading the descriptor of backend ", i));
-    rank.require(BP_HAS(&backend, finalize), say("a bp_backend ", i, " of minor 0 at least"),
-                 say("struct_size ", backend.struct_size));
-    require_table(rank, backend.capabilities, backend.capability_count, say("capabilities of backend ", i));
-    require_table(rank, backend.options, backend.option_count, say("options of backend ", i));
+    rank.step(fmt::format("reading the descriptor of backend {}", i));
+    rank.require(BP_HAS(&backend, finalize), fmt::format("a bp_backend {} of minor 0 at least", i),
+                 fmt::format("struct_size {}", backend.struct_size));
+    require_table(rank, backend.capabilities, backend.capability_count, fmt::format("capabilities of backend {}", i));
+    require_table(rank, backend.options, backend.option_count, fmt::format("options of backend {}", i));
   }
   return plugin;
 }
@@ -53,14 +53,14 @@ std::string name_of(const bp_backend& backend) {
 void magic_and_version(Rank& rank) {
   const bp_plugin& plugin = *open_plugin(rank).plugin;
   rank.step("reading the descriptor");
-  rank.require(plugin.magic == BP_MAGIC, say("the magic number 0x", std::hex, BP_MAGIC),
-               say("0x", std::hex, plugin.magic));
+  rank.require(plugin.magic == BP_MAGIC, fmt::format("the magic number 0x{:x}", BP_MAGIC),
+               fmt::format("0x{:x}", plugin.magic));
   rank.check(BP_HAS(&plugin, backend_count), "a bp_plugin of minor 0 at least",
-             say("struct_size ", plugin.struct_size));
-  rank.check(plugin.need_minor <= BP_ABI_MINOR, say("a plugin for ABI ", BP_ABI_MAJOR, ".", BP_ABI_MINOR),
-             say("it needs minor ", plugin.need_minor));
+             fmt::format("struct_size {}", plugin.struct_size));
+  rank.check(plugin.need_minor <= BP_ABI_MINOR, fmt::format("a plugin for ABI {}.{}", BP_ABI_MAJOR, BP_ABI_MINOR),
+             fmt::format("it needs minor {}", plugin.need_minor));
   rank.check(plugin.need_minor <= plugin.built_minor, "a plugin needs no later minor than it was built with",
-             say("it needs ", plugin.need_minor, " and was built with ", plugin.built_minor));
+             fmt::format("it needs {} and was built with {}", plugin.need_minor, plugin.built_minor));
 }
 
 void nothing_null(Rank& rank) {
@@ -79,11 +79,13 @@ void struct_short(Rank& rank) {
     const bp_backend& backend = *plugin.backends[i];
     for (uint32_t j = 0; j < backend.capability_count; ++j) {
       const uint32_t size = backend.capabilities[j]->struct_size;
-      rank.check(size >= 32, say("capability ", j, " of ", name_of(backend), " is 32 bytes at least"), say(size));
+      rank.check(size >= 32, fmt::format("capability {} of {} is 32 bytes at least", j, name_of(backend)),
+                 std::to_string(size));
     }
     for (uint32_t j = 0; j < backend.option_count; ++j) {
       const uint32_t size = backend.options[j]->struct_size;
-      rank.check(size >= 64, say("option ", j, " of ", name_of(backend), " is 64 bytes at least"), say(size));
+      rank.check(size >= 64, fmt::format("option {} of {} is 64 bytes at least", j, name_of(backend)),
+                 std::to_string(size));
     }
   }
 }
@@ -97,7 +99,7 @@ void ids_and_texts(Rank& rank) {
     const std::string id = printable(backend.id) ? backend.id : "";
     const bool good = !id.empty() && id.size() <= 32 &&
                       id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_-") == std::string::npos;
-    rank.check(good, say("an id of backend ", i, " of 1 to 32 of a-z, 0-9, _ and -"), "'" + id + "'");
+    rank.check(good, fmt::format("an id of backend {} of 1 to 32 of a-z, 0-9, _ and -", i), "'" + id + "'");
     rank.check(ids.insert(id).second, "ids that differ", "'" + id + "' comes twice");
     const std::string version = printable(backend.version) ? backend.version : "";
     rank.check(!version.empty() && version.size() <= 23, "a version of 1 to 23 bytes in " + name_of(backend),
@@ -110,23 +112,23 @@ void ids_and_texts(Rank& rank) {
 void check_capability(Rank& rank, const bp_capability& capability, const std::string& what, bool later) {
   constexpr uint64_t kMemory = BP_BIT(BP_MEMORY_COUNT) - 1;
   rank.require(capability.op < (later ? 64 : BP_OP_COUNT), what + " is for an operation of types.h",
-               say("operation ", capability.op));
+               fmt::format("operation {}", capability.op));
   if (capability.op >= BP_OP_COUNT) return;
   const bool reduces = (BP_BIT(capability.op) & BP_REDUCTIONS) != 0;
   const bool barrier = capability.op == BP_BARRIER;
   rank.check((capability.dtypes != 0) != barrier, what + (barrier ? " has no dtypes" : " has dtypes"),
-             say("mask ", capability.dtypes));
+             fmt::format("mask {}", capability.dtypes));
   rank.check((capability.memory != 0) != barrier, what + (barrier ? " has no memory" : " has memory kinds"),
-             say("mask ", capability.memory));
+             fmt::format("mask {}", capability.memory));
   rank.check((capability.reduce_ops != 0) == reduces, what + (reduces ? " has reduce ops" : " has no reduce ops"),
-             say("mask ", capability.reduce_ops));
+             fmt::format("mask {}", capability.reduce_ops));
   if (later) return;
   rank.check((capability.dtypes & ~BP_ALL_DTYPES) == 0, what + " has dtypes of types.h only",
-             say("mask ", capability.dtypes));
+             fmt::format("mask {}", capability.dtypes));
   rank.check((capability.reduce_ops & ~BP_ALL_REDUCE_OPS) == 0, what + " has reduce ops of types.h only",
-             say("mask ", capability.reduce_ops));
+             fmt::format("mask {}", capability.reduce_ops));
   rank.check((capability.memory & ~kMemory) == 0, what + " has memory kinds of types.h only",
-             say("mask ", capability.memory));
+             fmt::format("mask {}", capability.memory));
 }
 
 void masks_in_range(Rank& rank) {
@@ -140,21 +142,21 @@ void masks_in_range(Rank& rank) {
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {
     const bp_backend& backend = *plugin.backends[i];
     rank.check(backend.kinds != 0 && (later || (backend.kinds & ~kKinds) == 0),
-               "one or more kinds of plugin.h in " + name_of(backend), say("mask ", backend.kinds));
+               "one or more kinds of plugin.h in " + name_of(backend), fmt::format("mask {}", backend.kinds));
     rank.check(later || (backend.flags & ~kFlags) == 0, "no flags but those of plugin.h in " + name_of(backend),
-               say("mask ", backend.flags));
+               fmt::format("mask {}", backend.flags));
     rank.check(backend.tag_bits == 0 || (backend.tag_bits >= 16 && backend.tag_bits <= 64),
-               "tag_bits of 0 or 16 to 64 in " + name_of(backend), say(backend.tag_bits));
+               "tag_bits of 0 or 16 to 64 in " + name_of(backend), std::to_string(backend.tag_bits));
     rank.check((backend.flags & BP_BACKEND_ONE_PROCESS) == 0 || (backend.flags & BP_BACKEND_THREADS) != 0,
                "BP_BACKEND_ONE_PROCESS only with BP_BACKEND_THREADS in " + name_of(backend),
-               say("mask ", backend.flags));
+               fmt::format("mask {}", backend.flags));
     for (uint32_t j = 0; j < backend.capability_count; ++j) {
-      check_capability(rank, *backend.capabilities[j], say("capability ", j, " of ", name_of(backend)), later);
+      check_capability(rank, *backend.capabilities[j], fmt::format("capability {} of {}", j, name_of(backend)), later);
     }
   }
 }
 
-// Does the row say nothing that the other one does not say?
+// Whether all that the row declares is also declared by the other row.
 bool within(const bp_capability& row, const bp_capability& other) {
   return row.op == other.op && (row.dtypes & ~other.dtypes) == 0 && (row.reduce_ops & ~other.reduce_ops) == 0 &&
          (row.memory & ~other.memory) == 0;
@@ -168,7 +170,7 @@ void no_duplicate_capability(Rank& rank) {
       for (uint32_t k = 0; k < backend.capability_count; ++k) {
         rank.check(j == k || !within(*backend.capabilities[j], *backend.capabilities[k]),
                    "rows of capabilities that each add something in " + name_of(backend),
-                   say("row ", j, " is a part of row ", k));
+                   fmt::format("row {} is a part of row {}", j, k));
       }
     }
   }
@@ -190,7 +192,8 @@ std::string field_text(const char* field, size_t capacity) { return {field, strn
 
 void compare_backend(Rank& rank, const bp_note_backend& note, const bp_backend& backend) {
   const auto same = [&rank, &backend](const char* what, const auto& in_note, const auto& in_code) {
-    rank.check(in_note == in_code, say("the note of ", name_of(backend), " has ", what, " ", in_code), say(in_note));
+    rank.check(in_note == in_code, fmt::format("the note of {} has {} {}", name_of(backend), what, in_code),
+               fmt::to_string(in_note));
   };
   uint64_t ops = 0;
   for (uint32_t i = 0; i < backend.capability_count; ++i) {
@@ -209,14 +212,14 @@ void compare_backend(Rank& rank, const bp_note_backend& note, const bp_backend& 
 void note_agrees_with_struct(Rank& rank) {
   const bp_plugin& plugin = walkable(rank);
   const ElfFile file = read_elf(rank.run().path);
-  rank.require(file.notes.size() == 1, "one note in " BP_NOTE_SECTION, say(file.notes.size(), " of them"));
+  rank.require(file.notes.size() == 1, "one note in " BP_NOTE_SECTION, fmt::format("{} of them", file.notes.size()));
   const std::string& bytes = file.notes.front();
   constexpr size_t kHead = sizeof(bp_note_header) - offsetof(bp_note_header, magic);
   bp_note_header header = {};
-  rank.require(bytes.size() >= kHead, say("a note of ", kHead, " bytes at least"), say(bytes.size()));
+  rank.require(bytes.size() >= kHead, fmt::format("a note of {} bytes at least", kHead), std::to_string(bytes.size()));
   std::memcpy(&header.magic, bytes.data(), kHead);
   const auto same = [&rank](const char* what, uint64_t in_note, uint64_t in_code) {
-    rank.require(in_note == in_code, say("a note that has ", what, " ", in_code), say(in_note));
+    rank.require(in_note == in_code, fmt::format("a note that has {} {}", what, in_code), fmt::to_string(in_note));
   };
   same("the magic number", header.magic, BP_MAGIC);
   same("the ABI major", header.abi_major, BP_ABI_MAJOR);
@@ -224,10 +227,10 @@ void note_agrees_with_struct(Rank& rank) {
   same("the needed minor", header.need_minor, plugin.need_minor);
   same("a number of backends of", header.backend_count, plugin.backend_count);
   rank.require(header.needs[sizeof header.needs - 1] == '\0', "needs that end with a NUL", "they do not");
-  rank.require(plugin.backend_count <= BP_NOTE_MAX_BACKENDS, say(BP_NOTE_MAX_BACKENDS, " backends at most"),
-               say(plugin.backend_count));
+  rank.require(plugin.backend_count <= BP_NOTE_MAX_BACKENDS, fmt::format("{} backends at most", BP_NOTE_MAX_BACKENDS),
+               std::to_string(plugin.backend_count));
   rank.require(header.backend_size >= sizeof(bp_note_backend), "records of a bp_note_backend at least",
-               say(header.backend_size, " bytes"));
+               fmt::format("{} bytes", header.backend_size));
   same("a size of", bytes.size(), kHead + uint64_t{header.backend_count} * header.backend_size);
   for (uint32_t i = 0; i < header.backend_count; ++i) {
     bp_note_backend record;

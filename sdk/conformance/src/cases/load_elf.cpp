@@ -5,6 +5,7 @@
 
 #include <elf.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -14,7 +15,6 @@
 #include <map>
 #include <span>
 
-#include "../say.hpp"
 #include "backplane/abi/abi.h"
 #include "backplane/base/descriptor.hpp"
 #include "backplane/base/elf.hpp"
@@ -49,14 +49,14 @@ class MappedFile {
 
  private:
   [[noreturn]] static void refuse(const char* what) {
-    throw ElfError{ElfError::Kind::kDamaged, say(what, ": ", std::strerror(errno))};
+    throw ElfError{ElfError::Kind::kDamaged, fmt::format("{}: {}", what, std::strerror(errno))};
   }
 
   void* memory_ = MAP_FAILED;
   uint64_t size_ = 0;
 };
 
-// Reads what the dynamic loader reads of the symbols.
+// Reads the symbol tables that the dynamic loader uses.
 class Reader {
  public:
   Reader(const std::string& path, ElfFile& result) : mapped_(path), bytes_(mapped_.bytes()), result_(result) {}
@@ -87,7 +87,7 @@ class Reader {
     }
   }
 
-  // Index of a version, as symbols name it -> its name.
+  // Maps the version indices of symbols to the versions' names.
   void read_versions() {
     uint64_t at = file_.value_of(DT_VERNEED);
     for (uint64_t i = 0; at != 0 && i < file_.value_of(DT_VERNEEDNUM); ++i) {
@@ -113,7 +113,7 @@ class Reader {
     return gnu_hash_count();
   }
 
-  // The chains of a GNU hash table tell where the symbols end.
+  // The number of symbols, from the chains of a GNU hash table.
   uint64_t gnu_hash_count() const {
     const uint64_t table = file_.value_of(DT_GNU_HASH);
     if (table == 0) file_.damaged("it has no hash table of its dynamic symbols");

@@ -12,7 +12,7 @@ namespace backplane::conformance::load {
 // An entry of the dynamic symbol table.
 struct Symbol {
   std::string name;
-  std::string version;  // that an undefined one asks for; may be empty
+  std::string version;  // that an undefined symbol requires; may be empty
   unsigned char bind;   // STB_...
   unsigned char type;   // STT_...
   bool visible;         // to other objects
@@ -21,15 +21,15 @@ struct Symbol {
 };
 
 struct ElfFile {
-  // Why the file is no shared object for this machine, as a clause about it; empty if it is one. Then the rest
-  // holds.
+  // Why the file is not a shared object for this machine, as a clause. Empty if it is one; only then are the other
+  // fields valid.
   std::string problem;
   std::vector<Symbol> symbols;
   std::vector<std::string> needed;  // DT_NEEDED
   std::vector<std::string> notes;   // the descriptions of the Backplane notes
 };
 
-// Reads the whole structure. Blocks on the disk alone; a file that is not a regular one is not opened.
+// Reads the whole structure. Blocks only on the disk. Does not open a file that is not regular.
 ElfFile read_elf(const std::string& path);
 
 }  // namespace backplane::conformance::load

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `load`: rules about the file that hold before any of its code runs.
+// Group `load`: rules about the file, checked before any of its code runs.
 #include <dlfcn.h>
 #include <elf.h>
 
@@ -13,7 +13,7 @@
 namespace backplane::conformance::load {
 namespace {
 
-// The file's structure; leaves the body if it has none.
+// The file's structure. Leaves the body if the file is not a shared object.
 ElfFile structure(Rank& rank) {
   rank.step("reading the file's structure");
   ElfFile file = read_elf(rank.run().path);
@@ -62,9 +62,10 @@ void only_one_export(Rank& rank) {
     rank.check(symbol.name == BP_PLUGIN_SYMBOL, "no symbol is exported but " BP_PLUGIN_SYMBOL,
                symbol.name + " is also exported; link with a version script");
     if (symbol.name == BP_PLUGIN_SYMBOL) {
-      rank.check(symbol.type == STT_OBJECT, BP_PLUGIN_SYMBOL " is data", say("its symbol has type ", int{symbol.type}));
+      rank.check(symbol.type == STT_OBJECT, BP_PLUGIN_SYMBOL " is data",
+                 fmt::format("its symbol has type {}", int{symbol.type}));
       rank.check(symbol.size == 0 || symbol.size >= offsetof(bp_plugin, reserved), BP_PLUGIN_SYMBOL " is a bp_plugin",
-                 say("its symbol has ", symbol.size, " bytes"));
+                 fmt::format("its symbol has {} bytes", symbol.size));
     }
   }
   rank.check(found, BP_PLUGIN_SYMBOL " is exported", "it is not");
@@ -92,7 +93,7 @@ void no_needed_of_ours(Rank& rank) {
 
 void one_note(Rank& rank) {
   const ElfFile file = structure(rank);
-  rank.require(file.notes.size() == 1, "one note in " BP_NOTE_SECTION, say(file.notes.size(), " of them"));
+  rank.require(file.notes.size() == 1, "one note in " BP_NOTE_SECTION, fmt::format("{} of them", file.notes.size()));
 }
 
 Case file_case(const char* name, const char* about, void (*body)(Rank&)) {

@@ -9,9 +9,9 @@
 
 namespace backplane::conformance::load {
 
-std::vector<Case> file_cases();      // what can be read from the file
+std::vector<Case> file_cases();      // the file's structure
 std::vector<Case> contract_cases();  // the descriptor and its note
 std::vector<Case> manners_cases();   // side effects of loading and starting on the process
-std::vector<Case> structs_cases();   // cores of other minors
+std::vector<Case> structs_cases();   // cores of other minor versions
 
 }  // namespace backplane::conformance::load

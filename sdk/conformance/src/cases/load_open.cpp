@@ -13,12 +13,13 @@
 #include <cstring>
 #include <exception>
 
+#include "backplane/base/descriptor.hpp"
 #include "load_elf.hpp"
 
 namespace backplane::conformance::load {
 namespace {
 
-// dlopen with whatever a constructor of the file may throw turned into words.
+// dlopen; describes an exception of a constructor in `why`.
 void* open_library(const std::string& path, std::string& why) {
   try {
     void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -32,7 +33,7 @@ void* open_library(const std::string& path, std::string& why) {
   return nullptr;
 }
 
-// The entry, if it is the file's own and is data.
+// The entry, if it is defined in the file itself and is data.
 const bp_plugin* entry_of(void* handle, std::string& why) {
   void* address = dlsym(handle, BP_PLUGIN_SYMBOL);
   if (address == nullptr) {
@@ -56,7 +57,7 @@ const bp_plugin* entry_of(void* handle, std::string& why) {
       return nullptr;
     }
     if (entry->st_size != 0 && entry->st_size < offsetof(bp_plugin, reserved)) {
-      why = say("its " BP_PLUGIN_SYMBOL " has ", entry->st_size, " bytes");
+      why = fmt::format("its " BP_PLUGIN_SYMBOL " has {} bytes", entry->st_size);
       return nullptr;
     }
   }
@@ -128,28 +129,6 @@ bool printable(const char* text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
   }
   return true;
-}
-
-Capture::Capture() : file_(memfd_create("backplane-output", MFD_CLOEXEC)) {
-  for (int i = 0; i < 2; ++i) {
-    std::fflush(i == 0 ? stdout : stderr);
-    saved_[i].reset(fcntl(i + 1, F_DUPFD_CLOEXEC, 3));
-    dup2(file_.get(), i + 1);
-  }
-}
-
-Capture::~Capture() {
-  text();
-  for (int i = 0; i < 2; ++i) dup2(saved_[i].get(), i + 1);
-}
-
-std::string Capture::text() {
-  std::fflush(stdout);
-  std::fflush(stderr);
-  std::string text(65536, '\0');
-  const ssize_t got = pread(file_.get(), text.data(), text.size(), 0);
-  text.resize(got < 0 ? 0 : static_cast<size_t>(got));
-  return text;
 }
 
 }  // namespace backplane::conformance::load

@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "../case.hpp"
-#include "backplane/base/descriptor.hpp"
 #include "backplane/base/utf8.hpp"
 
 namespace backplane::conformance::load {
@@ -22,7 +21,7 @@ struct Opened {
 // linked-in plugin is returned as it is.
 Opened open_plugin(Rank& rank);
 
-// A second image of the file in this process, however often it is asked for. Leaves the body if it cannot be had.
+// A second image of the file in this process; the same one at each call. Leaves the body if it cannot be made.
 const bp_plugin& second_copy(Rank& rank);
 
 inline bool valid_utf8(std::string_view text) { return base::find_invalid_utf8(text) == std::string_view::npos; }
@@ -32,22 +31,7 @@ bool printable(const char* text);
 // The state of a process by name: directory, descriptors, threads, signal handlers, ...
 using ProcessState = std::map<std::string, std::string>;
 ProcessState process_state();
-// Records a finding for each thing that is not as before. `who` did it: "loading the plugin".
+// Records a finding for each difference. `who` caused it: "loading the plugin".
 void compare_process_state(Rank& rank, const ProcessState& before, const std::string& who);
-
-// While it lives, what this process writes to stdout and stderr is kept here. One at a time.
-class Capture {
- public:
-  Capture();
-  ~Capture();
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
-  // The output so far; at most 64 KiB.
-  std::string text();
-
- private:
-  base::Descriptor file_;
-  base::Descriptor saved_[2];
-};
 
 }  // namespace backplane::conformance::load

@@ -9,14 +9,15 @@
 #include "init_plan.hpp"
 #include "load_groups.hpp"
 #include "load_open.hpp"
+#include "output_capture.hpp"
 
 namespace backplane::conformance::load {
 namespace {
 
 void quiet_constructor(Rank& rank) {
-  // Opening it in earnest comes with checks of the harness's own, which load what they need: nothing, by then.
+  // Loads the libraries that the harness's own checks need.
   process_state();
-  Capture capture;
+  const OutputCapture capture;
   const ProcessState before = process_state();
   open_plugin(rank);
   compare_process_state(rank, before, "loading the plugin");
@@ -28,11 +29,11 @@ void probe_harmless(Rank& rank) {
   const bp_backend& backend = rank.backend();
   if (backend.probe == nullptr) rank.skip("the backend has no probe, which means that it is always viable");
   const Host host(rank.world(), "probe", [](uint32_t, const char*) {});
-  // Libraries that are loaded or started once for a process may stay; what is asked of the second time is nothing.
+  // Libraries that are loaded or started once per process may stay. The second round must have no side effects.
   for (int round = 0; round < 2; ++round) {
-    Capture capture;
+    const OutputCapture capture;
     const ProcessState before = process_state();
-    rank.step(say("in probe, round ", round));
+    rank.step(fmt::format("in probe, round {}", round));
     Outcome outcome;
     outcome.status = backend.probe(&backend, host.table(), &outcome.error);
     rank.check(outcome.ok() || outcome.status == BP_UNSUPPORTED, "probe answers BP_OK or BP_UNSUPPORTED",
@@ -62,7 +63,7 @@ void ring(Rank& rank, Agent& agent, uint32_t salt) {
   rank.require_ok(agent.recv(rank.previous(), 3, &received, sizeof received), "a recv");
   rank.require_ok(sending.finish(20 * kSecond), "a send");
   rank.require(received == salt + static_cast<uint32_t>(rank.previous()), "the message of the rank before",
-               say(received));
+               std::to_string(received));
 }
 
 const bp_backend* same_backend(const bp_plugin& plugin, const char* id) {
@@ -99,16 +100,16 @@ void two_copies(Rank& rank) {
   ring(rank, second, 3000);
 }
 
-// Starts and ends so many groups and looks whether anything grows. All ranks make the same number: `budget` is for
-// those that are alone.
+// Starts and ends `count` groups and checks that no resource grows. All ranks make the same number of groups. `budget`
+// limits the time of ranks that are alone.
 void start_and_end(Rank& rank, int count, Nanoseconds budget) {
-  const int warm_up = count / 5 + 1;  // caches, thread stacks and arenas that are kept for the next one
+  const int warm_up = count / 5 + 1;  // for caches, thread stacks and arenas that are reused
   const Nanoseconds begin = now();
   Footprint before;
   uint64_t memory = 0;
   int done = 0;
   for (; done < count && (budget == 0 || done <= 2 * warm_up || now() - begin < budget); ++done) {
-    rank.open(init::plan_in(say("again/", done)))->close();
+    rank.open(init::plan_in(fmt::format("again/{}", done)))->close();
     if (done != warm_up) continue;
     rank.barrier();  // ranks may be threads of one process, which see each other's groups
     before = Footprint::take();
@@ -116,12 +117,13 @@ void start_and_end(Rank& rank, int count, Nanoseconds budget) {
     rank.barrier();
   }
   rank.barrier();
-  constexpr size_t kRoom = size_t{8} << 20;  // bytes; what an allocator may still be settling
-  const std::string when = say(" after ", done, " groups than after ", warm_up);
+  constexpr size_t kRoom = size_t{8} << 20;  // bytes that an allocator may keep
+  const std::string when = fmt::format(" after {} groups than after {}", done, warm_up);
   const std::string left = grown_since(before, rank.scaled(2 * kSecond));
-  rank.check(left.empty(), say("nothing more", when), left);
+  rank.check(left.empty(), fmt::format("nothing more{}", when), left);
   rank.check(has_sanitizer() || resident_bytes() <= memory + kRoom,
-             say("no more memory", when, ": ", memory / 1024, " KiB"), say(resident_bytes() / 1024, " KiB"));
+             fmt::format("no more memory{}: {} KiB", when, memory / 1024),
+             fmt::format("{} KiB", resident_bytes() / 1024));
 }
 
 void init_destroy_1000(Rank& rank) { start_and_end(rank, 1000, rank.scaled(6 * kSecond)); }

@@ -7,7 +7,7 @@
 namespace backplane::conformance::load {
 namespace {
 
-// One group of this rank alone, then one of all.
+// Starts a group of this rank alone, then one of all ranks.
 void drive(Rank& rank, Shape host_shape, uint32_t host_minor, Shape shape) {
   const bp_backend& backend = rank.backend();
   if (backend.probe != nullptr) {
@@ -20,12 +20,12 @@ void drive(Rank& rank, Shape host_shape, uint32_t host_minor, Shape shape) {
     rank.require_ok(outcome, "probe");
   }
   if (!rank.has_flag(BP_BACKEND_ONE_WORLD) || rank.size() == 1) {
-    BareAgent alone(rank, backend, say("alone/", rank.id()), 0, 1, host_shape, host_minor, shape);
-    alone.talk();
+    BareAgent alone(rank, backend, fmt::format("alone/{}", rank.id()), 0, 1, host_shape, host_minor, shape);
+    alone.send_and_receive();
     alone.close();
   }
   BareAgent together(rank, backend, "together", rank.id(), rank.size(), host_shape, host_minor, shape);
-  together.talk();
+  together.send_and_receive();
   rank.step("waiting for the other ranks before the end");
   rank.barrier();
   together.close();
@@ -40,14 +40,14 @@ void agent_table(Rank& rank) {
   const std::unique_ptr<Agent> agent = rank.open();
   const bp_process_group_api& api = agent->api();
   constexpr uint32_t kMinor0 = 72;
-  rank.require(api.struct_size >= kMinor0, say("a bp_process_group_api of ", kMinor0, " bytes at least"),
-               say(api.struct_size));
+  rank.require(api.struct_size >= kMinor0, fmt::format("a bp_process_group_api of {} bytes at least", kMinor0),
+               std::to_string(api.struct_size));
   const bool complete = api.submit != nullptr && api.work_test != nullptr && api.work_wait != nullptr &&
                         api.work_cancel != nullptr && api.work_release != nullptr && api.abort != nullptr &&
                         api.destroy != nullptr && api.extension != nullptr;
   rank.require(complete, "all functions of bp_process_group_api", "one of them is NULL");
   const bp_agent& raw = agent->raw();
-  rank.check(raw.kind == BP_KIND_PROCESS_GROUP, "an agent of the requested kind", say("kind ", raw.kind));
+  rank.check(raw.kind == BP_KIND_PROCESS_GROUP, "an agent of the requested kind", fmt::format("kind {}", raw.kind));
   if (raw.capabilities == nullptr) return;
   uint64_t declared = 0;
   for (uint32_t i = 0; i < rank.backend().capability_count; ++i) {
@@ -55,9 +55,10 @@ void agent_table(Rank& rank) {
   }
   for (uint32_t i = 0; i < raw.capability_count; ++i) {
     rank.require(raw.capabilities[i] != nullptr && raw.capabilities[i]->struct_size >= 32,
-                 say("a capability ", i, " of the agent"), "NULL or too short");
+                 fmt::format("a capability {} of the agent", i), "NULL or too short");
     rank.check((BP_BIT(raw.capabilities[i]->op % 64) & declared) != 0,
-               "an agent that does no more than its backend declares", say("operation ", raw.capabilities[i]->op));
+               "an agent that does no more than its backend declares",
+               fmt::format("operation {}", raw.capabilities[i]->op));
   }
 }
 

@@ -14,12 +14,13 @@ namespace backplane::conformance {
 
 Source memory_of(Rank& rank, Agent& agent) {
   const auto* api = static_cast<const bp_memory_api*>(agent.api().extension(agent.self(), BP_EXT_MEMORY));
-  if (api == nullptr) rank.skip(say("the backend hands out no memory (", BP_EXT_MEMORY, ")"));
+  if (api == nullptr) rank.skip(fmt::format("the backend hands out no memory ({})", BP_EXT_MEMORY));
   rank.require(BP_HAS(api, release) && api->allocate != nullptr && api->release != nullptr,
-               say("a table of ", BP_EXT_MEMORY, " with allocate and release"), "one without");
+               fmt::format("a table of {} with allocate and release", BP_EXT_MEMORY), "one without");
   if (agent.mirrors()) return {*api, BP_CUDA, agent.mirrors()->device(), agent.mirrors()};
   const Piece piece({*api}, 1);
-  if (piece.outcome().status == BP_UNSUPPORTED) rank.skip(say("no host memory here: ", piece.outcome().text()));
+  if (piece.outcome().status == BP_UNSUPPORTED)
+    rank.skip(fmt::format("no host memory here: {}", piece.outcome().text()));
   return {*api};
 }
 
@@ -31,7 +32,7 @@ Piece::Piece(const Source& source, uint64_t bytes)
 }
 
 Piece::Piece(Rank& rank, const Source& source, uint64_t bytes) : Piece(source, bytes) {
-  rank.require_ok(outcome_, say("allocating ", bytes, " bytes"));
+  rank.require_ok(outcome_, fmt::format("allocating {} bytes", bytes));
 }
 
 Piece::Piece(Piece&& other) noexcept { *this = std::move(other); }
@@ -70,8 +71,8 @@ int64_t Piece::first_wrong(uint64_t key) const {
 
 void require_kept(Rank& rank, const Piece& piece, uint64_t key, const std::string& when) {
   const int64_t wrong = piece.first_wrong(key);
-  rank.require(wrong < 0, say("what was written, ", when),
-               say("other bytes, from ", wrong, " of ", piece.size(), " on"));
+  rank.require(wrong < 0, fmt::format("what was written, {}", when),
+               fmt::format("other bytes, from {} of {} on", wrong, piece.size()));
 }
 
 namespace {
@@ -84,7 +85,8 @@ void aligned_and_apart(Rank& rank) {
     for (int again = 0; again < 3; ++again) {
       pieces.emplace_back(rank, api, bytes);
       const auto address = reinterpret_cast<uintptr_t>(pieces.back().data());
-      rank.require(address != 0 && address % 64 == 0, "an address that is a multiple of 64", say("address ", address));
+      rank.require(address != 0 && address % 64 == 0, "an address that is a multiple of 64",
+                   fmt::format("address {}", address));
       pieces.back().fill(pieces.size());
     }
   }
@@ -107,7 +109,7 @@ void refusals(Rank& rank) {
   check_report(rank, strange.outcome(), "allocating memory of a kind that does not exist");
   for (const uint64_t bytes : {UINT64_C(1) << 55, UINT64_MAX / 2, UINT64_MAX - 100, UINT64_MAX}) {
     const Piece piece(api, bytes);
-    rank.require(piece.outcome().status == BP_RESOURCE, say("BP_RESOURCE for ", bytes, " bytes"),
+    rank.require(piece.outcome().status == BP_RESOURCE, fmt::format("BP_RESOURCE for {} bytes", bytes),
                  piece.outcome().text());
     check_report(rank, piece.outcome(), "allocating far too much");
   }
@@ -117,7 +119,7 @@ void refusals(Rank& rank) {
   ring(rank, *agent, "after refusals of memory", 1);
 }
 
-// One rank alone, while an operation is under way for which another one is late on purpose.
+// Allocation is local: one rank allocates while an operation waits for a rank that is late on purpose.
 void local(Rank& rank) {
   const auto agent = rank.open();
   const Source api = memory_of(rank, *agent);
@@ -136,9 +138,9 @@ void local(Rank& rank) {
     }
     const Nanoseconds took = now() - begin;
     rank.require(took < rank.scaled(kSecond), "memory without waiting for operations or other ranks",
-                 say("a wait of ", static_cast<double>(took) / 1e9, " s"));
+                 fmt::format("a wait of {:g} s", static_cast<double>(took) / 1e9));
     rank.publish("rank 0 has its memory", "yes");
-    rank.require_ok(recv.finish(rank.scaled(kPlenty)), "the recv");
+    rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "the recv");
   }
   rank.barrier();
 }
@@ -200,9 +202,9 @@ void gives_back(Rank& rank) {
     return after - std::min(before, after);
   };
   uint64_t more = grown();
-  if (more >= kLimit && more < kHeap) more = grown();  // malloc may keep what one of its heaps has room for, but once
-  rank.require(more < kLimit, say("resident memory as before, having given back ", kTimes, " x 4 MiB"),
-               say(more >> 20, " MiB more"));
+  if (more >= kLimit && more < kHeap) more = grown();  // malloc may keep up to one of its heaps, but only once
+  rank.require(more < kLimit, fmt::format("resident memory as before, having given back {} x 4 MiB", kTimes),
+               fmt::format("{} MiB more", more >> 20));
 }
 
 void any_thread(Rank& rank) {
@@ -213,9 +215,9 @@ void any_thread(Rank& rank) {
   };
   std::array<Log, 4> logs;
   {
-    std::vector<std::unique_ptr<Aside>> threads;
+    std::vector<std::unique_ptr<TestThread>> threads;
     for (size_t which = 0; which < logs.size(); ++which) {
-      threads.push_back(std::make_unique<Aside>([&log = logs[which], &api, which] {
+      threads.push_back(std::make_unique<TestThread>([&log = logs[which], &api, which] {
         for (uint64_t i = 0; i < 100 && log.wrong.empty(); ++i) {
           const Piece piece(api, 1 + i * 500);
           if (!piece.outcome().ok()) {
@@ -229,7 +231,7 @@ void any_thread(Rank& rank) {
     }
     for (uint64_t i = 0; i < 5; ++i) ring(rank, *agent, "while threads allocate", i, i);
     for (const auto& thread : threads) {
-      rank.require(thread->await(rank.scaled(kPlenty)), "threads that allocate at the same time to come to an end",
+      rank.require(thread->await(rank.scaled(kEndLimit)), "threads that allocate at the same time to come to an end",
                    "one that hangs");
     }
   }

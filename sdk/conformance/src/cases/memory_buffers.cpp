@@ -15,16 +15,16 @@ namespace {
 
 using Numbers = std::span<int32_t>;
 
-// These cases write into it themselves.
+// Host memory, because these cases write into it themselves.
 Source host_memory_of(Rank& rank, Agent& agent) {
   if (rank.run().on_device) rank.skip("all operations of this check have such memory");
   return memory_of(rank, agent);
 }
 
 // Elements in the backend's or in ordinary memory, between guard elements.
-class Place {
+class GuardedNumbers {
  public:
-  Place(Rank& rank, const Source& api, uint64_t count, bool own) : plain_(own ? 0 : count + 2 * kEdge) {
+  GuardedNumbers(Rank& rank, const Source& api, uint64_t count, bool own) : plain_(own ? 0 : count + 2 * kEdge) {
     if (own) piece_ = Piece(rank, api, (count + 2 * kEdge) * sizeof(int32_t));
     all_ = own ? Numbers(reinterpret_cast<int32_t*>(piece_.data()), count + 2 * kEdge) : Numbers(plain_);
     std::fill(all_.begin(), all_.end(), kUntouched);
@@ -36,7 +36,7 @@ class Place {
   }
 
  private:
-  static constexpr uint64_t kEdge = 5;  // so that parts begin amid cache lines
+  static constexpr uint64_t kEdge = 5;  // parts begin inside cache lines
   static constexpr int32_t kUntouched = -77;
   static bool untouched(int32_t number) { return number == kUntouched; }
 
@@ -45,7 +45,7 @@ class Place {
   Numbers all_;
 };
 
-// The operation without its counts, if it is one with counts.
+// The operation of equal counts that corresponds to a v-variant; otherwise the operation itself.
 uint32_t even(uint32_t kind) {
   switch (kind) {
     case BP_GATHERV:
@@ -72,10 +72,10 @@ template <typename Expected>
 void require_all(Rank& rank, Numbers numbers, const Expected& expected, const std::string& what) {
   uint64_t i = 0;
   while (i < numbers.size() && numbers[i] == expected(i)) ++i;
-  if (i < numbers.size()) rank.fail(say(what, ": ", expected(i), " at ", i), say(numbers[i]));
+  if (i < numbers.size()) rank.fail(fmt::format("{}: {} at {}", what, expected(i), i), std::to_string(numbers[i]));
 }
 
-struct Round {
+struct BufferRound {
   Rank& rank;
   Collectives& group;
   const Source& api;
@@ -84,7 +84,7 @@ struct Round {
   bool own_output;
   uint64_t ranks = static_cast<uint64_t>(rank.size());
 
-  // Broadcast is always in place at the root, which is rank 0. What has counts has the same for each rank.
+  // The root is rank 0. Broadcast is always in place at the root. V-variants have the same count for each rank.
   void run(uint32_t kind, bool wants_in_place) const {
     const uint32_t like = even(kind);
     const bool in_place = wants_in_place || like == BP_BROADCAST;
@@ -92,8 +92,8 @@ struct Round {
     const bool many_out = like == BP_GATHER || like == BP_ALL_GATHER || like == BP_ALL_TO_ALL;
     const bool gives = rank.id() == 0 || !(like == BP_BROADCAST || like == BP_SCATTER);
     const bool gets = rank.id() == 0 || !(like == BP_GATHER || like == BP_REDUCE);
-    const Place in(rank, api, !gives || in_place ? 0 : (many_in ? count * ranks : count), own_input);
-    const Place out(rank, api, !gets ? 0 : (many_out ? count * ranks : count), own_output);
+    const GuardedNumbers in(rank, api, !gives || in_place ? 0 : (many_in ? count * ranks : count), own_input);
+    const GuardedNumbers out(rank, api, !gets ? 0 : (many_out ? count * ranks : count), own_output);
     const Numbers input = in_place ? out.part() : in.part();
     for (uint64_t i = 0; gives && i < input.size(); ++i) input[i] = given(rank.id(), i / count, i % count);
     bp_op op = make_op(kind, BP_I32);
@@ -107,8 +107,8 @@ struct Round {
     for (uint64_t to = 0; to < ranks; ++to) displs.push_back(to * count);
     if (kind != like && many_in && gives) op.in_counts = counts.data(), op.in_displs = displs.data();
     if (kind != like && many_out && gets) op.out_counts = counts.data(), op.out_displs = displs.data();
-    const std::string what = say(op_name(kind), " of ", count, " x i32, input in ", own_input ? "the backend's" : "any",
-                                 " memory, output in ", own_output ? "the backend's" : "any");
+    const std::string what = fmt::format("{} of {} x i32, input in {} memory, output in {}", op_name(kind), count,
+                                         own_input ? "the backend's" : "any", own_output ? "the backend's" : "any");
     rank.step(what);
     rank.require_ok(group.agent().run(op), what);
     require_all(
@@ -117,7 +117,8 @@ struct Round {
       require_all(
           rank, input, [this](uint64_t i) { return given(rank.id(), i / count, i % count); }, what + ", input");
     }
-    rank.require(in.edges_hold() && out.edges_hold(), say(what, ": nothing written beside the output"), "something");
+    rank.require(in.edges_hold() && out.edges_hold(), fmt::format("{}: nothing written beside the output", what),
+                 "something");
   }
 
  private:
@@ -152,10 +153,10 @@ void any_buffer(Rank& rank) {
   const std::vector<uint32_t> kinds = native_kinds(group);
   if (kinds.empty()) rank.skip("no collective is native for i32 in host memory");
   for (const uint64_t count : {UINT64_C(7), UINT64_C(3'000), UINT64_C(60'000)}) {
-    // All ranks with both, and then each with something else than its neighbours.
+    // First all ranks with both, then each rank with a different choice than its neighbours.
     for (int mix = 0; mix < 5; ++mix) {
       const int bits = mix == 0 ? 3 : mix + rank.id();
-      const Round round{rank, group, api, count, (bits & 1) != 0, (bits & 2) != 0};
+      const BufferRound round{rank, group, api, count, (bits & 1) != 0, (bits & 2) != 0};
       for (const uint32_t kind : kinds) round.run(kind, false);
       for (const uint32_t kind : kinds) {
         if (kind != BP_ALL_REDUCE && kind != BP_ALL_TO_ALL) continue;
@@ -178,21 +179,21 @@ void in_messages(Rank& rank) {
       std::byte* const from = ((mix & 1) != 0 ? sent.data() : plain_sent.data()) + 3;
       std::byte* const to = ((mix & 2) != 0 ? got.data() : plain_got.data()) + 3;
       for (uint64_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 7 + static_cast<uint64_t>(rank.id()));
-      rank.step(say("sending and receiving ", bytes, " bytes in the backend's memory"));
+      rank.step(fmt::format("sending and receiving {} bytes in the backend's memory", bytes));
       Pending recv = agent->irecv(rank.previous(), 1, to, bytes);
-      rank.require_ok(agent->isend(rank.next(), 1, from, bytes).finish(rank.scaled(kPlenty)), "a send");
-      rank.require_ok(recv.finish(rank.scaled(kPlenty)), "a recv");
+      rank.require_ok(agent->isend(rank.next(), 1, from, bytes).finish(rank.scaled(kEndLimit)), "a send");
+      rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "a recv");
       const auto sent_to_me = [&rank](uint64_t i) {
         return static_cast<std::byte>(i * 7 + static_cast<uint64_t>(rank.previous()));
       };
       uint64_t i = 0;
       while (i < bytes && to[i] == sent_to_me(i)) ++i;
-      rank.require(i == bytes, "the bytes that were sent", say("another one at ", i, " of ", bytes));
+      rank.require(i == bytes, "the bytes that were sent", fmt::format("another one at {} of {}", i, bytes));
     }
   }
 }
 
-// Once an operation is terminal no rank reads or writes its buffer.
+// Once an operation is terminal, no rank reads or writes its buffer.
 void mine_again(Rank& rank) {
   Collectives group(rank);
   const Source api = host_memory_of(rank, group.agent());

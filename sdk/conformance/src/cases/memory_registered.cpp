@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of the program's that is registered (bp_memory_api.register_memory): operations give the same in it, in parts
-// of it, across its borders, and once it is deregistered.
+// Registered memory of the program (bp_memory_api.register_memory). Operations give the same results in it, in parts of
+// it, across its borders, and after it was deregistered.
 #include <numeric>
 #include <utility>
 
@@ -20,9 +20,9 @@ class Registration {
     Outcome outcome;
     outcome.status = api.register_memory(api.ctx, data, bytes, BP_HOST, 0, &allocation_, &outcome.error);
     if (outcome.status == BP_UNSUPPORTED || outcome.status == BP_RESOURCE) {
-      rank.skip(say("this memory cannot be registered: ", outcome.text()));
+      rank.skip(fmt::format("this memory cannot be registered: {}", outcome.text()));
     }
-    rank.require_ok(outcome, say("registering ", bytes, " bytes"));
+    rank.require_ok(outcome, fmt::format("registering {} bytes", bytes));
     rank.require(allocation_ != nullptr, "something for release", "NULL");
   }
   Registration(Registration&& other) noexcept
@@ -42,19 +42,19 @@ const bp_memory_api& registry_of(Rank& rank, Agent& agent) {
   if (rank.run().on_device) rank.skip("all operations of this check have the backend's own memory");
   const auto* api = static_cast<const bp_memory_api*>(agent.api().extension(agent.self(), BP_EXT_MEMORY));
   if (api == nullptr || !BP_HAS(api, register_memory) || api->register_memory == nullptr) {
-    rank.skip(say("the backend registers no memory (", BP_EXT_MEMORY, ")"));
+    rank.skip(fmt::format("the backend registers no memory ({})", BP_EXT_MEMORY));
   }
   return *api;
 }
 
-// Messages round the ring between any two places, and all_reduce where it is native.
+// Messages around the ring between any two places, and all_reduce where it is native.
 class Use {
  public:
   Use(Rank& rank, Collectives& group) : rank_(rank), group_(group) {}
 
   void run(std::byte* from, std::byte* to, uint64_t bytes, const std::string& where) {
     ++round_;
-    rank_.step(say("in operations on ", bytes, " bytes ", where));
+    rank_.step(fmt::format("in operations on {} bytes {}", bytes, where));
     message(from, to, bytes, where);
     reduction(from, to, bytes / 4, where);
   }
@@ -66,12 +66,14 @@ class Use {
     Agent& agent = group_.agent();
     Pending recv = agent.irecv(rank_.previous(), 1, to, bytes);
     Pending send = agent.isend(rank_.next(), 1, from, bytes);
-    rank_.require_ok(recv.finish(rank_.scaled(kPlenty)), "a recv " + where);
-    rank_.require_ok(send.finish(rank_.scaled(kPlenty)), "a send " + where);
+    rank_.require_ok(recv.finish(rank_.scaled(kEndLimit)), "a recv " + where);
+    rank_.require_ok(send.finish(rank_.scaled(kEndLimit)), "a send " + where);
     const uint64_t theirs = message_name(rank_.previous(), rank_.id(), 1, round_);
     const int64_t wrong = first_wrong_byte(to, bytes, theirs);
-    rank_.require(wrong < 0, say("the message that was received ", where), say("a wrong byte at ", wrong));
-    rank_.require(first_wrong_byte(from, bytes, mine) < 0, say("the message that was sent ", where), "it has changed");
+    rank_.require(wrong < 0, fmt::format("the message that was received {}", where),
+                  fmt::format("a wrong byte at {}", wrong));
+    rank_.require(first_wrong_byte(from, bytes, mine) < 0, fmt::format("the message that was sent {}", where),
+                  "it has changed");
   }
 
   void reduction(std::byte* from, std::byte* to, uint64_t count, const std::string& where) {
@@ -90,7 +92,7 @@ class Use {
     const int32_t ranks = rank_.size();
     for (uint64_t i = 0; i < count; ++i) {
       const int32_t sum = ranks * static_cast<int32_t>(i) + ranks * (ranks - 1) / 2;
-      if (out[i] != sum) rank_.fail(say("all_reduce ", where, ": ", sum, " at ", i), say(out[i]));
+      if (out[i] != sum) rank_.fail(fmt::format("all_reduce {}: {} at {}", where, sum, i), std::to_string(out[i]));
     }
   }
 
@@ -123,7 +125,7 @@ void registered(Rank& rank) {
   rank.require(inputs.damage().empty() && outputs.damage().empty(), "nothing written beside the memory", "something");
 }
 
-// Released, registered again, in parts that overlap, which go one by one.
+// Releases memory and registers it again in overlapping parts, which are released one by one.
 void registered_again(Rank& rank) {
   Collectives group(rank);
   const bp_memory_api& api = registry_of(rank, group.agent());

@@ -11,24 +11,24 @@
 
 namespace backplane::conformance {
 
-// An agent's table, and which memory of its is tried: the host's, or its device's.
+// An agent's table, and the kind of memory that is tested: the host's, or the device's.
 struct Source {
   const bp_memory_api& api;
   uint32_t memory = BP_HOST;
   int32_t device = 0;
-  std::shared_ptr<MirrorMemory> copies = nullptr;  // of a device: what copies there and back, until the agent is closed
+  std::shared_ptr<MirrorMemory> copies = nullptr;  // copies to and from a device; valid until the agent is closed
 };
 
-// Leaves the body, as a skip, if there is no table or no such memory, and as a failure if the table is not whole.
+// Skips the case if there is no table or no such memory. Fails it if the table is incomplete.
 Source memory_of(Rank& rank, Agent& agent);
 
 // An allocation of an agent. The destructor releases it.
 class Piece {
  public:
   Piece() = default;
-  // Not ok() if there was none; from any thread.
+  // ok() is false if the allocation failed. Any thread.
   Piece(const Source& source, uint64_t bytes);
-  // Leaves the body if there is none.
+  // Leaves the body if the allocation fails.
   Piece(Rank& rank, const Source& source, uint64_t bytes);
   Piece(Piece&& other) noexcept;
   Piece& operator=(Piece&& other) noexcept;
@@ -40,8 +40,8 @@ class Piece {
   void release();
 
   static std::byte byte_at(uint64_t key, uint64_t i) { return static_cast<std::byte>(key * 31 + i % 251); }
-  // Writes bytes that follow from the key; the first index at which some differ from them (-1: none does). Of a device:
-  // until the agent is closed.
+  // Writes bytes derived from the key; and the first index at which the bytes differ from them, or -1. For device
+  // memory only until the agent is closed.
   void fill(uint64_t key) const;
   int64_t first_wrong(uint64_t key) const;
 

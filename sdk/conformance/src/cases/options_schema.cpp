@@ -34,15 +34,16 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-// A key that is close to another is told apart by its reader alone, but "a" and "A" cannot be, nor can "" and nothing.
+// Each key has the form [a-z][a-z0-9_]*, and each option has a help text.
 void unknown_names_nearest_key(Rank& rank) {
   for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
     const bp_option& option = *rank.backend().options[i];
-    rank.step(say("reading option ", i));
+    rank.step(fmt::format("reading option {}", i));
     const std::string key = load::printable(option.key) ? option.key : "";
     const bool good = !key.empty() && key.size() <= 64 && key.front() >= 'a' && key.front() <= 'z' &&
                       key.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string::npos;
-    rank.check(good, say("a key of option ", i, " of the form [a-z][a-z0-9_]*, 64 bytes at most"), "'" + key + "'");
+    rank.check(good, fmt::format("a key of option {} of the form [a-z][a-z0-9_]*, 64 bytes at most", i),
+               "'" + key + "'");
     rank.check(load::printable(option.help) && *option.help != '\0',
                "a help text in one line of printable UTF-8 for " + name_of(option), "none");
   }
@@ -52,16 +53,17 @@ void duplicate(Rank& rank) {
   std::set<std::string> keys;
   for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
     const std::string key = rank.backend().options[i]->key;
-    rank.check(keys.insert(key).second, "keys that differ", say("option ", i, " is '", key, "' again"));
+    rank.check(keys.insert(key).second, "keys that differ", fmt::format("option {} is '{}' again", i, key));
   }
 }
 
 void check_type(Rank& rank, const bp_option& option) {
   constexpr uint32_t kFlags = BP_OPTION_REQUIRED | BP_OPTION_SECRET | BP_OPTION_SAME_ON_ALL;
   const bool later = rank.plugin().built_minor > BP_ABI_MINOR;
-  rank.check(later || option.type <= BP_OPTION_BYTES, "a type of options.h in " + name_of(option), say(option.type));
+  rank.check(later || option.type <= BP_OPTION_BYTES, "a type of options.h in " + name_of(option),
+             std::to_string(option.type));
   rank.check(later || (option.flags & ~kFlags) == 0, "flags of options.h in " + name_of(option),
-             say("mask ", option.flags));
+             fmt::format("mask {}", option.flags));
 }
 
 void check_choices(Rank& rank, const bp_option& option) {
@@ -79,9 +81,10 @@ void check_choices(Rank& rank, const bp_option& option) {
 
 void check_bounds(Rank& rank, const bp_option& option) {
   rank.check(std::isfinite(option.min) && std::isfinite(option.max) && option.min <= option.max,
-             "finite bounds of " + name_of(option) + ", the lower one first", say(option.min, " and ", option.max));
+             "finite bounds of " + name_of(option) + ", the lower one first",
+             fmt::format("{:g} and {:g}", option.min, option.max));
   rank.check(numeric(option.type) || !bounded(option), "bounds only for numbers, and not for " + name_of(option),
-             say(option.min, " and ", option.max));
+             fmt::format("{:g} and {:g}", option.min, option.max));
 }
 
 // A number of a type whose text is in normal form; NaN if it is none.
@@ -109,7 +112,7 @@ void check_default(Rank& rank, const bp_option& option) {
     rank.check(!std::isnan(value), what + " is of its type", "'" + text + "'");
     rank.check(option.type != BP_OPTION_INT || std::trunc(value) == value, what + " is whole", "'" + text + "'");
     rank.check(!bounded(option) || (value >= option.min && value <= option.max),
-               say(what, " is between ", option.min, " and ", option.max), "'" + text + "'");
+               fmt::format("{} is between {:g} and {:g}", what, option.min, option.max), "'" + text + "'");
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Group `options`: values that the schema lets through. A group starts with them, or says which option it
-// does not like.
+// Group `options`: values that the schema permits. A group starts with them, or names the option that it
+// refuses.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,17 +10,16 @@
 #include "load_bare.hpp"
 #include "load_open.hpp"
 #include "options_groups.hpp"
+#include "output_capture.hpp"
 
 namespace backplane::conformance::options {
 namespace {
 
-using load::Capture;
-
 std::string shortened(const std::string& value) {
-  return value.size() <= 40 ? "'" + value + "'" : say("of ", value.size(), " bytes");
+  return value.size() <= 40 ? "'" + value + "'" : fmt::format("of {} bytes", value.size());
 }
 
-// Groups that are started with some values and ended again, all ranks the same.
+// Starts and ends groups with some values, the same on all ranks.
 class Attempts {
  public:
   explicit Attempts(Rank& rank) : rank_(rank) {}
@@ -28,7 +27,7 @@ class Attempts {
   // The outcome on this rank.
   Outcome start(const std::map<std::string, std::string>& values) {
     Outcome outcome;
-    const Plan plan = init::plan_in(say("attempt/", number_++), values, 2 * kSecond);
+    const Plan plan = init::plan_in(fmt::format("attempt/{}", number_++), values, 2 * kSecond);
     if (const auto agent = rank_.try_open(plan, outcome)) {
       rank_.step("in destroy");
       agent->close();
@@ -36,20 +35,20 @@ class Attempts {
     return outcome;
   }
 
-  // Starts with one value, and judges a refusal.
+  // Starts with one value, and checks a refusal.
   Outcome with(const std::string& key, const std::string& value) {
     const Outcome outcome = start({{key, value}});
-    const std::string what = say("with ", key, " ", shortened(value), ": ");
+    const std::string what = fmt::format("with {} {}: ", key, shortened(value));
     rank_.check(outcome.status != BP_AGAIN && outcome.status != BP_INTERNAL,
-                what + "success, or a refusal that is the caller's affair", outcome.text());
+                what + "success, or an error of the caller", outcome.text());
     rank_.check(std::memchr(outcome.error.text, '\0', sizeof outcome.error.text) != nullptr, "an error text that ends",
                 "it has no NUL");
-    // Where only some can have what all ask for (a port), the others just wait in vain.
-    rank_.publish(say("attempt/", number_, "/", rank_.id()), outcome.ok() ? "" : outcome.text());
+    // If only some ranks get a resource that all request (a port), the others time out.
+    rank_.publish(fmt::format("attempt/{}/{}", number_, rank_.id()), outcome.ok() ? "" : outcome.text());
     bool refused = false;
     bool named = false;
     for (int32_t peer = 0; peer < rank_.size(); ++peer) {
-      const std::string text = rank_.await_value(say("attempt/", number_, "/", peer));
+      const std::string text = rank_.await_value(fmt::format("attempt/{}/{}", number_, peer));
       refused = refused || !text.empty();
       named = named || text.find(key) != std::string::npos;
     }
@@ -83,7 +82,7 @@ void one_mib(Rank& rank) {
   for (const std::string& key : text_keys(rank)) attempts.with(key, value);
 }
 
-// Characters of two bytes, begun at both parities: wherever a text is cut, one of them is hit in the middle.
+// Characters of two bytes, from even and from odd offsets: each cut of a text splits one of them.
 void non_utf8(Rank& rank) {
   Attempts attempts(rank);
   for (const std::string& key : text_keys(rank)) {
@@ -92,7 +91,7 @@ void non_utf8(Rank& rank) {
       const Outcome outcome = attempts.with(key, value);
       const std::string text(outcome.error.text, strnlen(outcome.error.text, sizeof outcome.error.text));
       rank.check(load::valid_utf8(text), "an error text about " + key + " that is valid UTF-8",
-                 "one cut within a character, " + say(text.size()) + " bytes long");
+                 "one cut within a character, " + std::to_string(text.size()) + " bytes long");
     }
   }
   rank.check(load::valid_utf8(rank.logged()), "log lines in valid UTF-8", "others");
@@ -112,7 +111,7 @@ std::vector<std::string> extremes(const bp_option& option) {
       break;
     case BP_OPTION_FLOAT:
       if (option.min == 0 && option.max == 0) break;
-      for (const double bound : {option.min, option.max}) values.push_back(say(bound));
+      for (const double bound : {option.min, option.max}) values.push_back(fmt::format("{:g}", bound));
       break;
     case BP_OPTION_BOOL:
       return {"true", "false"};
@@ -143,7 +142,7 @@ void readback(Rank& rank) {
   }
 }
 
-// Options of two groups, digested and dropped in another order than they are used.
+// Several options objects exist at the same time and are destroyed in any order, between starts of groups.
 void order_independent(Rank& rank) {
   const bp_backend& backend = rank.backend();
   if (backend.construct_options == nullptr) rank.skip("the backend has no construct_options");
@@ -173,7 +172,7 @@ void destroyed_first(Rank& rank) {
   // BareAgent drops the options and all that bp_init pointed to as soon as init has returned.
   load::BareAgent agent(rank, rank.backend(), "main", rank.id(), rank.size(), load::Shape::kUsual, BP_ABI_MINOR,
                         load::Shape::kUsual);
-  agent.talk();
+  agent.send_and_receive();
   rank.step("waiting for the other ranks before the end");
   rank.barrier();
   agent.close();
@@ -185,7 +184,7 @@ void look_for(Rank& rank, const std::string& secret, const std::string& text, co
 }
 
 void secret_redacted(Rank& rank) {
-  const std::string secret = say("hush", rank.run().seed, "hush");
+  const std::string secret = fmt::format("hush{}hush", rank.run().seed);
   std::map<std::string, std::string> values;
   std::vector<std::string> others;
   for (uint32_t i = 0; i < rank.backend().option_count; ++i) {
@@ -200,7 +199,7 @@ void secret_redacted(Rank& rank) {
   if (values.empty()) rank.skip("the backend has no secret option that takes a text");
   std::string texts;
   Attempts attempts(rank);
-  Capture capture;
+  const OutputCapture capture;
   const auto try_with = [&](const std::map<std::string, std::string>& given) {
     texts += attempts.start(given).text() + "\n";
   };
@@ -241,7 +240,7 @@ Case values_case(const char* name, const char* about, void (*body)(Rank&)) {
 }  // namespace
 
 std::vector<Case> values_cases() {
-  // A group of one may not need most of what it is told.
+  // A group of one may not use most options.
   const auto both = [](const char* name, const char* about, void (*body)(Rank&)) {
     Case made = values_case(name, about, body);
     made.worlds = {1, 2};

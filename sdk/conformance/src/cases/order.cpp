@@ -51,7 +51,7 @@ bool Step::poll(Nanoseconds timeout) {
   bool over = true;
   for (Pending& each : pending_) {
     const Outcome outcome = each.wait(timeout);
-    group_.rank().require(outcome.ok() || outcome.status == BP_AGAIN, say("step ", number_, " succeeds"),
+    group_.rank().require(outcome.ok() || outcome.status == BP_AGAIN, fmt::format("step {} succeeds", number_),
                           outcome.text());
     over = over && outcome.ok();
   }
@@ -62,14 +62,15 @@ void Step::finish() {
   if (call_) return group_.finish(pending_.front(), *call_, shape_);
   const Nanoseconds end = now() + group_.enough();
   while (!poll(std::max<Nanoseconds>(0, end - now()))) {
-    group_.rank().require(now() < end, say("step ", number_, " ends in time"), "it is still in flight");
+    group_.rank().require(now() < end, fmt::format("step {} ends in time", number_), "it is still in flight");
   }
   for (Pending& each : pending_) each.release();
   pending_.clear();
   const int32_t size = group_.agent().size();
   const int32_t from = (group_.agent().rank() + size - 1) % size;
   const int64_t wrong = first_wrong_byte(input_.data(), input_.size(), message_name(from, 0, 0, number_));
-  group_.rank().require(wrong < 0, say("the message of step ", number_), say("the first wrong byte is at ", wrong));
+  group_.rank().require(wrong < 0, fmt::format("the message of step {}", number_),
+                        fmt::format("the first wrong byte is at {}", wrong));
 }
 
 std::vector<Case> order_cases() {

@@ -14,8 +14,8 @@ namespace backplane::conformance {
 std::vector<Case> order_sequence_cases();     // one after the other
 std::vector<Case> order_outstanding_cases();  // many at the same time
 
-// Step `number` of all ranks: a native collective, each in its turn, or, if there is none, a message round a ring. What
-// it needs lives in it, so it must outlive its operations; it does not move.
+// Step `number` of all ranks: one of the native collectives in turn, or, if there is none, a message around a ring.
+// Owns the buffers of its operations, so it must outlive them. Not movable.
 class Step {
  public:
   Step(Collectives& group, const std::vector<uint32_t>& ops, uint64_t number, uint64_t count = 60);
@@ -23,9 +23,9 @@ class Step {
   Step& operator=(const Step&) = delete;
 
   void submit();
-  // Waits a little; true once it is over. Leaves the body if it failed.
+  // Waits up to `timeout`. True once it has ended. Leaves the body if it failed.
   bool poll(Nanoseconds timeout);
-  // Waits and checks what came out.
+  // Waits and checks the results.
   void finish();
 
  private:

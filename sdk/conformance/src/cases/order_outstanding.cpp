@@ -16,12 +16,12 @@ std::vector<size_t> shuffled(size_t count, std::mt19937_64& random) {
   return order;
 }
 
-// Each rank waits in an order of its own.
+// Each rank waits for its operations in a different order.
 void waits_out_of_order(Rank& rank) {
   Collectives group(rank);
   const std::vector<uint32_t> ops = collectives_or_none(group);
   for (uint64_t round = 0; round < 5; ++round) {
-    rank.step(say("waiting for 30 operations in a random order, round ", round));
+    rank.step(fmt::format("waiting for 30 operations in a random order, round {}", round));
     std::deque<Step> steps;
     for (uint64_t i = 0; i < 30; ++i) {
       steps.emplace_back(group, ops, round * 30 + i);
@@ -32,7 +32,7 @@ void waits_out_of_order(Rank& rank) {
 }
 
 void messages_out_of_order(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   constexpr size_t kMessages = 200;
   rank.step("waiting for 200 sends and recvs in a random order");
   std::vector<uint64_t> outputs(kMessages);
@@ -40,15 +40,15 @@ void messages_out_of_order(Rank& rank) {
   std::vector<Pending> pending;
   for (size_t i = 0; i < kMessages; ++i) {
     outputs[i] = message_name(rank.id(), rank.next(), 0, i);
-    pending.push_back(talk.send(rank.next(), 3, &outputs[i], 8));
-    pending.push_back(talk.recv(rank.previous(), 3, &inputs[i], 8));
+    pending.push_back(verified.send(rank.next(), 3, &outputs[i], 8));
+    pending.push_back(verified.recv(rank.previous(), 3, &inputs[i], 8));
   }
   for (const size_t which : shuffled(pending.size(), rank.random())) {
-    talk.finish(pending[which], say(which % 2 == 0 ? "send " : "recv ", which / 2));
+    verified.finish(pending[which], fmt::format("{}{}", which % 2 == 0 ? "send " : "recv ", which / 2));
   }
   for (size_t i = 0; i < kMessages; ++i) {
-    rank.require(inputs[i] == message_name(rank.previous(), rank.id(), 0, i), say("message ", i, " in recv ", i),
-                 "another message");
+    rank.require(inputs[i] == message_name(rank.previous(), rank.id(), 0, i),
+                 fmt::format("message {} in recv {}", i, i), "another message");
   }
 }
 
@@ -64,18 +64,18 @@ void expect_bounded(Rank& rank, const Holdings& before, uint64_t operations, uin
   const uint64_t ranks = rank.has_flag(BP_BACKEND_ONE_PROCESS) ? static_cast<uint64_t>(rank.size()) : 1;
   const uint64_t bound = ranks * operations * bytes_each + 24 * kMiB;
   rank.require(after.open <= before.open + 64, "no descriptor for each operation",
-               say(after.open - before.open, " more for ", operations, " operations"));
+               fmt::format("{} more for {} operations", after.open - before.open, operations));
   rank.require(after.running <= before.running + 64, "no thread for each operation",
-               say(after.running - before.running, " more for ", operations, " operations"));
+               fmt::format("{} more for {} operations", after.running - before.running, operations));
   if (has_sanitizer() || before.memory == 0) return;
   rank.require(after.memory <= before.memory + bound,
-               say("at most ", bound / kMiB, " MiB for ", ranks * operations, " operations in flight"),
-               say((after.memory - before.memory) / kMiB, " MiB"));
+               fmt::format("at most {} MiB for {} operations in flight", bound / kMiB, ranks * operations),
+               fmt::format("{} MiB", (after.memory - before.memory) / kMiB));
 }
 
 // 10,000 operations in flight on each rank: 5000 recvs that wait, then their sends.
 void outstanding(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   constexpr size_t kMessages = 5000;
   std::vector<uint64_t> outputs(kMessages);
   std::vector<uint64_t> inputs(kMessages);
@@ -83,24 +83,24 @@ void outstanding(Rank& rank) {
   std::vector<Pending> sends;
   recvs.reserve(kMessages);
   sends.reserve(kMessages);
-  talk.round(9);  // connections are made by now
+  verified.round(9);  // connections are made by now
   rank.barrier();
   const Holdings before;
   rank.step("submitting 5000 recvs");
-  for (size_t i = 0; i < kMessages; ++i) recvs.push_back(talk.recv(rank.previous(), 4, &inputs[i], 8));
+  for (size_t i = 0; i < kMessages; ++i) recvs.push_back(verified.recv(rank.previous(), 4, &inputs[i], 8));
   rank.barrier();
   rank.step("submitting 5000 sends");
   for (size_t i = 0; i < kMessages; ++i) {
     outputs[i] = message_name(rank.id(), rank.next(), 4, i);
-    sends.push_back(talk.send(rank.next(), 4, &outputs[i], 8));
+    sends.push_back(verified.send(rank.next(), 4, &outputs[i], 8));
   }
   expect_bounded(rank, before, 2 * kMessages, 4096);
   rank.step("waiting for 5000 sends and recvs");
-  talk.finish_all(recvs, "recv");
-  talk.finish_all(sends, "send");
+  verified.finish_all(recvs, "recv");
+  verified.finish_all(sends, "send");
   for (size_t i = 0; i < kMessages; ++i) {
-    rank.require(inputs[i] == message_name(rank.previous(), rank.id(), 4, i), say("message ", i, " in recv ", i),
-                 "another message");
+    rank.require(inputs[i] == message_name(rank.previous(), rank.id(), 4, i),
+                 fmt::format("message {} in recv {}", i, i), "another message");
   }
 }
 
@@ -119,32 +119,32 @@ void collectives_outstanding(Rank& rank) {
   for (Step& step : steps) step.finish();
 }
 
-// A tag costs nothing once its messages are through.
+// A tag uses no memory once its messages have been received.
 void many_tags(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   constexpr size_t kTags = 3000;
   constexpr uint64_t kRounds = 3;
   std::vector<uint64_t> outputs(kTags);
   std::vector<uint64_t> inputs(kTags);
-  talk.round(1);
+  verified.round(1);
   const Holdings before;
   for (uint64_t round = 0; round < kRounds; ++round) {
-    rank.step(say("using ", kTags, " tags that were not used before, round ", round));
+    rank.step(fmt::format("using {} tags that were not used before, round {}", kTags, round));
     const auto tag = [round](size_t i) { return 1000 + (round * kTags + i) * 7919; };
     std::vector<Pending> sends;
     std::vector<Pending> recvs;
     for (size_t i = 0; i < kTags; ++i) {
       outputs[i] = message_name(rank.id(), rank.next(), tag(i), 0);
-      sends.push_back(talk.send(rank.next(), tag(i), &outputs[i], 8));
+      sends.push_back(verified.send(rank.next(), tag(i), &outputs[i], 8));
     }
     for (const size_t i : shuffled(kTags, rank.random())) {
-      recvs.push_back(talk.recv(rank.previous(), tag(i), &inputs[i], 8));
+      recvs.push_back(verified.recv(rank.previous(), tag(i), &inputs[i], 8));
     }
-    talk.finish_all(recvs, "recv");
-    talk.finish_all(sends, "send");
+    verified.finish_all(recvs, "recv");
+    verified.finish_all(sends, "send");
     for (size_t i = 0; i < kTags; ++i) {
-      rank.require(inputs[i] == message_name(rank.previous(), rank.id(), tag(i), 0), say("the message of tag ", tag(i)),
-                   "another message");
+      rank.require(inputs[i] == message_name(rank.previous(), rank.id(), tag(i), 0),
+                   fmt::format("the message of tag {}", tag(i)), "another message");
     }
   }
   expect_bounded(rank, before, kRounds * kTags, 2048);

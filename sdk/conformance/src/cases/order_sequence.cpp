@@ -10,14 +10,15 @@ void back_to_back(Rank& rank) {
   Collectives group(rank);
   const std::vector<uint32_t> ops = collectives_or_none(group);
   for (uint64_t number = 0; number < 1000; ++number) {
-    if (number % 100 == 0) rank.step(say("in operations ", number, " and following of 1000, one after the other"));
+    if (number % 100 == 0)
+      rank.step(fmt::format("in operations {} and following of 1000, one after the other", number));
     Step step(group, ops, number, 1 + number % 40);
     step.submit();
     step.finish();
   }
 }
 
-// Operations of two groups, begun by some ranks in one order and by others in the other.
+// Operations of two groups. Some ranks start them in one order, the others in the reverse order.
 void two_groups(Rank& rank) {
   if (rank.run().on_device) rank.skip("operations of both groups would wait for each other in the device's one stream");
   Plan first_plan;
@@ -28,7 +29,7 @@ void two_groups(Rank& rank) {
   Collectives second(rank, second_plan);
   const std::vector<uint32_t> ops = collectives_or_none(first);
   for (uint64_t number = 0; number < 60; ++number) {
-    rank.step(say("in operation ", number, " of two groups at the same time"));
+    rank.step(fmt::format("in operation {} of two groups at the same time", number));
     Step in_first(first, ops, number);
     Step in_second(second, ops, number + 7);
     const bool swap = rank.id() % 2 == 1;
@@ -46,13 +47,13 @@ void two_groups(Rank& rank) {
   }
 }
 
-// Messages of users stay in flight while collectives pass, whatever their tags: received before, amid or after.
+// Messages with any tag stay in flight during collectives and are received before, between or after them.
 void p2p_beside_collectives(Rank& rank) {
   Collectives group(rank);
   const std::vector<uint32_t> ops = group.native_ops();
   Agent& agent = group.agent();
   for (uint64_t number = 0; number < 40; ++number) {
-    rank.step(say("sending messages while collective ", number, " runs"));
+    rank.step(fmt::format("sending messages while collective {} runs", number));
     const uint64_t tag = number / 2 % 4;
     const uint64_t size = number % 3 == 0 ? 150'000 : 40;
     Guarded output(size);
@@ -74,11 +75,11 @@ void p2p_beside_collectives(Rank& rank) {
     rank.require_ok(sent, "a send beside a collective");
     const int64_t wrong = first_wrong_byte(input.data(), size, message_name(rank.previous(), rank.id(), tag, number));
     rank.require(wrong < 0, "the message that was sent beside a collective",
-                 say("the first wrong byte is at index ", wrong));
+                 fmt::format("the first wrong byte is at index {}", wrong));
   }
 }
 
-// Ranks come one by one, each only after the one before has submitted; the first is several operations ahead.
+// Ranks submit one by one, each only after the previous one. The first rank is several operations ahead.
 void skewed_arrival(Rank& rank) {
   Collectives group(rank);
   const std::vector<uint32_t> ops = collectives_or_none(group);
@@ -86,14 +87,14 @@ void skewed_arrival(Rank& rank) {
   for (uint64_t round = 0; round < 8; ++round) {
     const auto ranks = static_cast<uint64_t>(rank.size());
     const uint64_t place = (static_cast<uint64_t>(rank.id()) + round) % ranks;
-    rank.step(say("submitting ", kAhead, " operations as number ", place, " of the ranks, round ", round));
-    if (place > 0) rank.await_value(say("skewed/", round, "/", place - 1));
+    rank.step(fmt::format("submitting {} operations as number {} of the ranks, round {}", kAhead, place, round));
+    if (place > 0) rank.await_value(fmt::format("skewed/{}/{}", round, place - 1));
     std::deque<Step> steps;
     for (uint64_t i = 0; i < kAhead; ++i) {
       steps.emplace_back(group, ops, round * kAhead + i, round % 2 == 0 ? 50 : 9000);
       steps.back().submit();
     }
-    rank.publish(say("skewed/", round, "/", place), "submitted");
+    rank.publish(fmt::format("skewed/{}/{}", round, place), "submitted");
     for (Step& step : steps) step.finish();
   }
 }

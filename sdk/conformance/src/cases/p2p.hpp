@@ -9,10 +9,11 @@
 
 namespace backplane::conformance {
 
-std::vector<Case> p2p_contents_cases();  // what arrives is what was sent, and nothing else is touched
-std::vector<Case> p2p_lengths_cases();   // messages longer and shorter than their recv
-std::vector<Case> p2p_matching_cases();  // which message goes to which recv
-std::vector<Case> p2p_tags_cases();      // the tags that a recv reports and takes
-std::vector<Case> p2p_flow_cases();      // blocking, buffering and memory
+std::vector<Case> p2p_contents_cases();   // messages arrive unchanged, and no other memory is written
+std::vector<Case> p2p_lengths_cases();    // messages longer and shorter than their recv
+std::vector<Case> p2p_matching_cases();   // which message goes to which recv
+std::vector<Case> p2p_tags_cases();       // the tags that a recv reports and takes
+std::vector<Case> p2p_announced_cases();  // a message that no memory could hold
+std::vector<Case> p2p_flow_cases();       // blocking, buffering and memory
 
 }  // namespace backplane::conformance

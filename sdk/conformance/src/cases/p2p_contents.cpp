@@ -19,118 +19,118 @@ const std::vector<uint64_t>& message_sizes() {
 }
 
 void sizes(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   for (const uint64_t size : message_sizes()) {
-    rank.step(say("sending ", size, " bytes to the next rank and receiving as many from the previous one"));
+    rank.step(fmt::format("sending {} bytes to the next rank and receiving as many from the previous one", size));
     Guarded output(size);
     Guarded input(size);
     fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 1, size));
     bp_result result = make_result();
-    talk.exchange(rank.next(), output, rank.previous(), input, 1, &result);
-    talk.expect_report("the recv", result, rank.previous(), size);
-    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 1, size));
+    verified.exchange(rank.next(), output, rank.previous(), input, 1, &result);
+    verified.expect_report("the recv", result, rank.previous(), size);
+    verified.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 1, size));
   }
 }
 
 void zero_bytes(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   for (uint64_t number = 0; number < 20; ++number) {
-    rank.step(say("sending an empty message between others, round ", number));
+    rank.step(fmt::format("sending an empty message between others, round {}", number));
     const uint64_t size = number % 2 == 0 ? 0 : 24;
     Guarded output(size);
     Guarded input(24);
     fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 5, number));
     bp_result result = make_result();
-    // A message of nothing may have no memory at all, and so may its recv.
+    // An empty message and its recv may have no memory.
     const bool bare = number % 4 == 0;
-    Pending receiving = talk.recv(rank.previous(), 5, bare ? nullptr : input.data(), bare ? 0 : 24, &result);
-    Pending sending = talk.send(rank.next(), 5, size == 0 ? nullptr : output.data(), size);
-    talk.finish(sending, "a send");
-    talk.finish(receiving, "a recv");
-    talk.expect_report("the recv", result, rank.previous(), size);
-    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 5, number));
+    Pending receiving = verified.recv(rank.previous(), 5, bare ? nullptr : input.data(), bare ? 0 : 24, &result);
+    Pending sending = verified.send(rank.next(), 5, size == 0 ? nullptr : output.data(), size);
+    verified.finish(sending, "a send");
+    verified.finish(receiving, "a recv");
+    verified.expect_report("the recv", result, rank.previous(), size);
+    verified.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 5, number));
   }
 }
 
 void to_self(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   uint64_t number = 0;
   for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{1009}, 64 * uint64_t{1024} + 1, kMiB}) {
     for (const bool send_first : {true, false}) {
-      rank.step(say("sending ", size, " bytes to itself, the ", send_first ? "send" : "recv", " first"));
+      rank.step(fmt::format("sending {} bytes to itself, the {} first", size, send_first ? "send" : "recv"));
       Guarded output(size);
       Guarded input(size);
       fill_pattern(output.data(), size, message_name(rank.id(), rank.id(), 2, ++number));
       bp_result result = make_result();
       Pending sending;
-      if (send_first) sending = talk.send(rank.id(), 2, output.data(), size);
-      Pending receiving = talk.recv(rank.id(), 2, input.data(), size, &result);
-      if (!send_first) sending = talk.send(rank.id(), 2, output.data(), size);
-      talk.finish(receiving, "a recv from the rank itself");
-      talk.finish(sending, "a send to the rank itself");
-      talk.expect_report("the recv", result, rank.id(), size);
-      talk.expect("the message", input.data(), size, message_name(rank.id(), rank.id(), 2, number));
+      if (send_first) sending = verified.send(rank.id(), 2, output.data(), size);
+      Pending receiving = verified.recv(rank.id(), 2, input.data(), size, &result);
+      if (!send_first) sending = verified.send(rank.id(), 2, output.data(), size);
+      verified.finish(receiving, "a recv from the rank itself");
+      verified.finish(sending, "a send to the rank itself");
+      verified.expect_report("the recv", result, rank.id(), size);
+      verified.expect("the message", input.data(), size, message_name(rank.id(), rank.id(), 2, number));
     }
   }
 }
 
 void guard_bytes(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   uint64_t number = 0;
   for (const uint64_t size : {0, 1, 5, 63, 64, 1021, 65'535, 65'537, 300'001}) {
     const uint64_t skew = ++number * 3;
-    rank.step(say("receiving ", size, " bytes into a guarded buffer, ", skew % 64, " bytes off alignment"));
+    rank.step(fmt::format("receiving {} bytes into a guarded buffer, {} bytes off alignment", size, skew % 64));
     const Guarded output(size, skew + 1);
     Guarded input(size, skew);
     fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 3, number));
-    talk.exchange(rank.next(), output, rank.previous(), input, 3);
-    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 3, number));
-    talk.expect_guards(say("the recv's buffer of ", size, " bytes"), input);
-    talk.expect_guards(say("the send's buffer of ", size, " bytes"), output);
+    verified.exchange(rank.next(), output, rank.previous(), input, 3);
+    verified.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 3, number));
+    verified.expect_guards(fmt::format("the recv's buffer of {} bytes", size), input);
+    verified.expect_guards(fmt::format("the send's buffer of {} bytes", size), output);
   }
 }
 
 void input_unmodified(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   for (const uint64_t size : {uint64_t{1}, uint64_t{77}, uint64_t{65'536}, kMiB + 1}) {
-    rank.step(say("sending ", size, " bytes"));
+    rank.step(fmt::format("sending {} bytes", size));
     const uint64_t name = message_name(rank.id(), rank.next(), 4, size);
     Guarded output(size);
     Guarded input(size);
     fill_pattern(output.data(), size, name);
-    talk.exchange(rank.next(), output, rank.previous(), input, 4);
-    talk.expect("the send's buffer, after it is done,", output.data(), size, name);
+    verified.exchange(rank.next(), output, rank.previous(), input, 4);
+    verified.expect("the send's buffer, after it is done,", output.data(), size, name);
   }
 }
 
-// Once a send is done its buffer is the caller's again, whether the message has been received or not.
+// Once a send is done, the caller may reuse its buffer, even if the message has not been received.
 void buffer_free_after_send(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   const int32_t other = rank.next();
   for (const uint64_t size : {uint64_t{9}, uint64_t{4096}, uint64_t{200'000}}) {
-    rank.step(say("sending ", size, " bytes and overwriting them as soon as the send is done"));
+    rank.step(fmt::format("sending {} bytes and overwriting them as soon as the send is done", size));
     Guarded output(size);
     Guarded input(size);
     fill_pattern(output.data(), size, message_name(rank.id(), other, 6, size));
-    Pending sending = talk.send(other, 6, output.data(), size);
+    Pending sending = verified.send(other, 6, output.data(), size);
     const bool eager = !sending.in_flight() || sending.wait(0).status != BP_AGAIN;
     if (eager) {
-      talk.finish(sending, "a send");
+      verified.finish(sending, "a send");
       fill_pattern(output.data(), size, 12345);
     }
     rank.barrier();
-    Pending receiving = talk.recv(rank.previous(), 6, input.data(), size);
+    Pending receiving = verified.recv(rank.previous(), 6, input.data(), size);
     if (!eager) {
-      talk.finish(sending, "a send");
+      verified.finish(sending, "a send");
       fill_pattern(output.data(), size, 12345);
     }
-    talk.finish(receiving, "a recv");
-    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 6, size));
+    verified.finish(receiving, "a recv");
+    verified.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 6, size));
   }
 }
 
 void dtype_differs(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   const uint64_t sends = rank.capability(BP_SEND)->dtypes;
   const uint64_t receives = rank.capability(BP_RECV)->dtypes;
   constexpr uint64_t kBytes = 240;  // a multiple of every element's size
@@ -138,7 +138,7 @@ void dtype_differs(Rank& rank) {
   for (uint32_t from = 0; from < BP_DTYPE_COUNT; ++from) {
     const uint32_t to = (from * 5 + 3) % BP_DTYPE_COUNT;
     if ((sends & BP_BIT(from)) == 0 || (receives & BP_BIT(to)) == 0) continue;
-    rank.step(say("sending elements of dtype ", from, " that are received as dtype ", to));
+    rank.step(fmt::format("sending elements of dtype {} that are received as dtype {}", from, to));
     Guarded output(kBytes);
     Guarded input(kBytes);
     fill_pattern(output.data(), kBytes, message_name(rank.id(), rank.next(), 7, ++number));
@@ -147,12 +147,12 @@ void dtype_differs(Rank& rank) {
     bp_op send = send_op(rank.next(), 7, output.data(), kBytes / bp_dtype_size(from));
     receive.dtype = to;
     send.dtype = from;
-    Pending receiving = talk.agent().submit(receive);
-    Pending sending = talk.agent().submit(send);
-    talk.finish(sending, "a send");
-    talk.finish(receiving, "a recv");
-    talk.expect_report("the recv, in bytes whatever the dtype,", result, rank.previous(), kBytes);
-    talk.expect("the message", input.data(), kBytes, message_name(rank.previous(), rank.id(), 7, number));
+    Pending receiving = verified.agent().submit(receive);
+    Pending sending = verified.agent().submit(send);
+    verified.finish(sending, "a send");
+    verified.finish(receiving, "a recv");
+    verified.expect_report("the recv, in bytes whatever the dtype,", result, rank.previous(), kBytes);
+    verified.expect("the message", input.data(), kBytes, message_name(rank.previous(), rank.id(), 7, number));
     rank.cell(BP_SEND, from, 0, BP_HOST, true);
     rank.cell(BP_RECV, to, 0, BP_HOST, true);
   }
@@ -160,7 +160,7 @@ void dtype_differs(Rank& rank) {
 }
 
 void both_directions_large(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   constexpr uint64_t kUp = 8;    // the tag of messages to the next rank
   constexpr uint64_t kDown = 9;  // and to the previous one, which may be the same
   const uint64_t size = 6 * kMiB + 5;
@@ -172,16 +172,17 @@ void both_directions_large(Rank& rank) {
   fill_pattern(down.data(), size, message_name(rank.id(), rank.previous(), kDown, 0));
   rank.step("sending 6 MiB to both neighbours while receiving as much from both");
   std::vector<Pending> pending;
-  pending.push_back(talk.send(rank.next(), kUp, up.data(), size));
-  pending.push_back(talk.recv(rank.previous(), kUp, from_previous.data(), size));
-  pending.push_back(talk.send(rank.previous(), kDown, down.data(), size));
-  pending.push_back(talk.recv(rank.next(), kDown, from_next.data(), size));
-  talk.finish_all(pending, "message");
-  talk.expect("the message of the previous rank", from_previous.data(), size,
-              message_name(rank.previous(), rank.id(), kUp, 0));
-  talk.expect("the message of the next rank", from_next.data(), size, message_name(rank.next(), rank.id(), kDown, 0));
-  talk.expect_guards("a recv's buffer", from_previous);
-  talk.expect_guards("a recv's buffer", from_next);
+  pending.push_back(verified.send(rank.next(), kUp, up.data(), size));
+  pending.push_back(verified.recv(rank.previous(), kUp, from_previous.data(), size));
+  pending.push_back(verified.send(rank.previous(), kDown, down.data(), size));
+  pending.push_back(verified.recv(rank.next(), kDown, from_next.data(), size));
+  verified.finish_all(pending, "message");
+  verified.expect("the message of the previous rank", from_previous.data(), size,
+                  message_name(rank.previous(), rank.id(), kUp, 0));
+  verified.expect("the message of the next rank", from_next.data(), size,
+                  message_name(rank.next(), rank.id(), kDown, 0));
+  verified.expect_guards("a recv's buffer", from_previous);
+  verified.expect_guards("a recv's buffer", from_next);
 }
 
 void over_2gib(Rank& rank) {
@@ -192,19 +193,19 @@ void over_2gib(Rank& rank) {
     rank.skip("the machine has not the memory for two messages of 2 GiB and their copies");
   Plan plan;
   plan.world_size = 2;
-  Talk talk(rank, plan);
+  VerifiedAgent verified(rank, plan);
   Guarded buffer(size);
   rank.step("moving a message of more than 2 GiB from rank 0 to rank 1");
   bp_result result = make_result();
   if (rank.id() == 0) fill_pattern(buffer.data(), size, 99);
   Pending moving =
-      rank.id() == 0 ? talk.send(1, 1, buffer.data(), size) : talk.recv(0, 1, buffer.data(), size, &result);
+      rank.id() == 0 ? verified.send(1, 1, buffer.data(), size) : verified.recv(0, 1, buffer.data(), size, &result);
   const Outcome outcome = moving.finish(rank.scaled(120 * kSecond));
   rank.require_ok(outcome, "a message of 2 GiB and 17 bytes");
   if (rank.id() == 0) return;
-  talk.expect_report("the recv", result, 0, size);
-  talk.expect("the message", buffer.data(), size, 99);
-  talk.expect_guards("the recv's buffer", buffer);
+  verified.expect_report("the recv", result, 0, size);
+  verified.expect("the message", buffer.data(), size, 99);
+  verified.expect_guards("the recv's buffer", buffer);
 }
 
 }  // namespace

@@ -13,12 +13,12 @@ struct TooLong {
 };
 constexpr TooLong kTooLong[] = {{2, 1}, {100, 99}, {100, 0}, {70'000, 10}, {300'000, 299'999}, {3'000'000, 4096}};
 
-// Each message that is too long is followed by one that fits. `early`: the recvs are there before the messages.
-void truncation_round(Rank& rank, Talk& talk, bool early) {
+// Each message that is too long is followed by one that fits. `early`: the recvs are posted before the messages.
+void truncation_round(Rank& rank, VerifiedAgent& verified, bool early) {
   uint64_t number = 0;
   for (const TooLong& which : kTooLong) {
-    rank.step(say("sending ", which.message, " bytes to a recv of ", which.room, " that was submitted ",
-                  early ? "before" : "after"));
+    rank.step(fmt::format("sending {} bytes to a recv of {} that was submitted {}", which.message, which.room,
+                          early ? "before" : "after"));
     ++number;
     const Guarded output(which.message);
     const Guarded after(50);
@@ -30,76 +30,77 @@ void truncation_round(Rank& rank, Talk& talk, bool early) {
     bp_result second_result = make_result();
     std::vector<Pending> sends;
     const auto send = [&] {
-      sends.push_back(talk.send(rank.next(), 1, output.data(), which.message));
-      sends.push_back(talk.send(rank.next(), 1, after.data(), 50));
+      sends.push_back(verified.send(rank.next(), 1, output.data(), which.message));
+      sends.push_back(verified.send(rank.next(), 1, after.data(), 50));
       rank.barrier();
     };
     if (!early) send();
-    Pending cut = talk.recv(rank.previous(), 1, which.room == 0 ? nullptr : input.data(), which.room, &result);
-    Pending whole = talk.recv(rank.previous(), 1, second.data(), 50, &second_result);
+    Pending cut = verified.recv(rank.previous(), 1, which.room == 0 ? nullptr : input.data(), which.room, &result);
+    Pending whole = verified.recv(rank.previous(), 1, second.data(), 50, &second_result);
     if (early) rank.barrier();
     if (early) send();
-    const Outcome outcome = talk.end(cut, "a recv of a message that is too long");
+    const Outcome outcome = verified.end(cut, "a recv of a message that is too long");
     rank.require(outcome.status == BP_INVALID,
-                 say("BP_INVALID from a recv of ", which.room, " bytes for a message of ", which.message),
+                 fmt::format("BP_INVALID from a recv of {} bytes for a message of {}", which.room, which.message),
                  outcome.text());
-    talk.expect_report("the recv that was too short", result, rank.previous(), which.message);
-    talk.expect_guards("the buffer that was too short", input);
-    talk.finish(whole, "the recv after it: the message that was too long is consumed, and");
-    talk.expect_report("the recv after it", second_result, rank.previous(), 50);
-    talk.expect("the message after it", second.data(), 50, message_name(rank.previous(), rank.id(), 1, number + 1000));
-    talk.finish_all(sends, "the sender is not concerned: its send");
+    verified.expect_report("the recv that was too short", result, rank.previous(), which.message);
+    verified.expect_guards("the buffer that was too short", input);
+    verified.finish(whole, "the recv after it: the message that was too long is consumed, and");
+    verified.expect_report("the recv after it", second_result, rank.previous(), 50);
+    verified.expect("the message after it", second.data(), 50,
+                    message_name(rank.previous(), rank.id(), 1, number + 1000));
+    verified.finish_all(sends, "the sender is not concerned: its send");
   }
 }
 
 void truncation(Rank& rank) {
-  Talk talk(rank);
-  truncation_round(rank, talk, true);
-  truncation_round(rank, talk, false);
+  VerifiedAgent verified(rank);
+  truncation_round(rank, verified, true);
+  truncation_round(rank, verified, false);
 }
 
 void truncation_group_usable(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   for (uint64_t number = 0; number < 30; ++number) {
-    rank.step(say("sending a message that is too long and then more, round ", number));
+    rank.step(fmt::format("sending a message that is too long and then more, round {}", number));
     const uint64_t size = number % 3 == 0 ? 200'000 : 200;
     const Guarded output(size);
     Guarded small(20);
     Guarded input(size);
     fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 2, number));
-    Pending cut = talk.recv(rank.previous(), 2, small.data(), 20);
-    Pending sending = talk.send(rank.next(), 2, output.data(), size);
-    const Outcome outcome = talk.end(cut, "a recv of a message that is too long");
+    Pending cut = verified.recv(rank.previous(), 2, small.data(), 20);
+    Pending sending = verified.send(rank.next(), 2, output.data(), size);
+    const Outcome outcome = verified.end(cut, "a recv of a message that is too long");
     rank.require(outcome.status == BP_INVALID, "BP_INVALID for a message that is too long", outcome.text());
-    talk.finish(sending, "the send of a message that is too long");
-    talk.exchange(rank.next(), output, rank.previous(), input, 2);
-    talk.expect("a message after one that was too long", input.data(), size,
-                message_name(rank.previous(), rank.id(), 2, number));
-    talk.round(3);
+    verified.finish(sending, "the send of a message that is too long");
+    verified.exchange(rank.next(), output, rank.previous(), input, 2);
+    verified.expect("a message after one that was too long", input.data(), size,
+                    message_name(rank.previous(), rank.id(), 2, number));
+    verified.round(3);
   }
 }
 
 void shorter_tells_size(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{999}, uint64_t{70'001}, uint64_t{1'000'000}}) {
-    rank.step(say("sending ", size, " bytes to a recv with more room"));
+    rank.step(fmt::format("sending {} bytes to a recv with more room", size));
     const uint64_t room = size * 2 + 100;
     const Guarded output(size);
     Guarded input(room);
     std::fill(input.data(), input.data() + room, std::byte{0x3C});
     fill_pattern(output.data(), size, message_name(rank.id(), rank.next(), 4, size));
     bp_result result = make_result();
-    talk.exchange(rank.next(), output, rank.previous(), input, 4, &result);
-    talk.expect_report("a recv with more room", result, rank.previous(), size);
-    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 4, size));
+    verified.exchange(rank.next(), output, rank.previous(), input, 4, &result);
+    verified.expect_report("a recv with more room", result, rank.previous(), size);
+    verified.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 4, size));
     const std::byte* const rest = input.data() + size;
     const std::byte* const end = input.data() + room;
     const auto* hit = std::find_if(rest, end, [](std::byte byte) { return byte != std::byte{0x3C}; });
     rank.require(hit == end, "the buffer behind a shorter message is left as it was",
-                 say("byte ", hit - input.data(), " has changed, the message has ", size));
+                 fmt::format("byte {} has changed, the message has {}", hit - input.data(), size));
     rank.step("the same without a bp_result");
-    talk.exchange(rank.next(), output, rank.previous(), input, 4);
-    talk.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 4, size));
+    verified.exchange(rank.next(), output, rank.previous(), input, 4);
+    verified.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 4, size));
   }
 }
 

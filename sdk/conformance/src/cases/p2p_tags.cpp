@@ -11,18 +11,18 @@ constexpr uint64_t kInternal = BP_TAG_INTERNAL | 5;
 constexpr uint64_t kTags[] = {40, 7, 0, 7, 0x4001, 3, 40, 0x7FFF, 1};
 constexpr uint64_t kCount = std::size(kTags);
 
-// Eager protocols and others in turn.
+// Sizes for eager and other protocols in turn.
 uint64_t size_of(uint64_t number) { return number % 3 == 2 ? 150'000 + number : 8 + number; }
 
 void expect_tag(Rank& rank, const std::string& what, const bp_result& result, uint64_t tag) {
   const uint64_t right = fit_tag(rank.backend(), tag);
-  rank.require(result.tag == right, say("bp_result.tag of ", what, ": ", right), say(result.tag));
+  rank.require(result.tag == right, fmt::format("bp_result.tag of {}: {}", what, right), std::to_string(result.tag));
 }
 
-// The messages that the next rank is to get, with tags of users and, before each of them, one of the core's.
+// The messages to the next rank: each has a user's tag and follows a message with one of the core's tags.
 class Series {
  public:
-  explicit Series(Talk& talk) : talk_(talk), rank_(talk.rank()) {
+  explicit Series(VerifiedAgent& verified) : talk_(verified), rank_(verified.rank()) {
     for (uint64_t i = 0; i < kCount; ++i) {
       outputs_.emplace_back(size_of(i));
       fill_pattern(outputs_[i].data(), size_of(i), message_name(rank_.id(), rank_.next(), kTags[i], i));
@@ -53,7 +53,7 @@ class Series {
   }
 
  private:
-  Talk& talk_;
+  VerifiedAgent& talk_;
   Rank& rank_;
   const uint64_t mark_ = 0x1234'5678'9ABC;
   std::vector<Guarded> outputs_;
@@ -61,12 +61,13 @@ class Series {
 };
 
 void result_tag(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   for (const bool early : {true, false}) {
     for (const uint64_t flags : {uint64_t{0}, uint64_t{BP_OP_SYNC}}) {
-      rank.step(say("receiving by tag, the ", early ? "recvs" : "sends", " first", flags != 0 ? ", BP_OP_SYNC" : ""));
+      rank.step(
+          fmt::format("receiving by tag, the {} first{}", early ? "recvs" : "sends", flags != 0 ? ", BP_OP_SYNC" : ""));
       if (early && flags != 0) continue;
-      Series series(talk);
+      Series series(verified);
       std::vector<Guarded> inputs;
       std::vector<bp_result> results(kCount, make_result());
       std::vector<Pending> recvs;
@@ -74,13 +75,14 @@ void result_tag(Rank& rank) {
       rank.barrier();
       for (uint64_t i = 0; i < kCount; ++i) {
         inputs.emplace_back(size_of(i));
-        recvs.push_back(talk.recv(rank.previous(), kTags[i], inputs[i].data(), inputs[i].size(), &results[i], flags));
+        recvs.push_back(
+            verified.recv(rank.previous(), kTags[i], inputs[i].data(), inputs[i].size(), &results[i], flags));
       }
       rank.barrier();
       if (early) series.send();
       for (uint64_t i = 0; i < kCount; ++i) {
-        const std::string what = say("a recv of tag ", kTags[i]);
-        talk.finish(recvs[i], what);
+        const std::string what = fmt::format("a recv of tag {}", kTags[i]);
+        verified.finish(recvs[i], what);
         series.expect(what, i, inputs[i], results[i]);
       }
       series.finish();
@@ -88,18 +90,18 @@ void result_tag(Rank& rank) {
   }
   uint64_t word = 17;
   bp_result result = make_result();
-  Pending send = talk.send(rank.id(), 9, &word, 8);
-  Pending recv = talk.recv(rank.id(), 9, &word, 8, &result);
-  talk.finish(recv, "a recv from the rank itself");
-  talk.finish(send, "a send to the rank itself");
+  Pending send = verified.send(rank.id(), 9, &word, 8);
+  Pending recv = verified.recv(rank.id(), 9, &word, 8, &result);
+  verified.finish(recv, "a recv from the rank itself");
+  verified.finish(send, "a send to the rank itself");
   expect_tag(rank, "a recv from the rank itself", result, 9);
 }
 
 void any_tag(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   for (const bool early : {true, false}) {
-    rank.step(say("receiving any tag, the ", early ? "recvs" : "sends", " first"));
-    Series series(talk);
+    rank.step(fmt::format("receiving any tag, the {} first", early ? "recvs" : "sends"));
+    Series series(verified);
     std::vector<Guarded> inputs;
     std::vector<bp_result> results(kCount, make_result());
     std::vector<Pending> recvs;
@@ -107,22 +109,22 @@ void any_tag(Rank& rank) {
     rank.barrier();
     for (uint64_t i = 0; i < kCount; ++i) {
       inputs.emplace_back(200'000);
-      recvs.push_back(talk.recv(rank.previous(), BP_ANY_TAG, inputs[i].data(), inputs[i].size(), &results[i]));
+      recvs.push_back(verified.recv(rank.previous(), BP_ANY_TAG, inputs[i].data(), inputs[i].size(), &results[i]));
     }
     rank.barrier();
     if (early) series.send();
     for (uint64_t i = 0; i < kCount; ++i) {
-      const std::string what = say("recv ", i, " of any tag");
-      talk.finish(recvs[i], what);
+      const std::string what = fmt::format("recv {} of any tag", i);
+      verified.finish(recvs[i], what);
       series.expect(what, i, inputs[i], results[i]);
     }
     series.finish();
   }
 }
 
-// By turns from a named peer and from any source, each sender's messages in their order across tags.
+// In turn from a named peer and from any source. The messages of each sender arrive in order across tags.
 void any_tag_any_source(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   const auto ranks = static_cast<size_t>(rank.size());
   rank.step("receiving any tag from any source");
   std::vector<Guarded> outputs;
@@ -131,31 +133,32 @@ void any_tag_any_source(Rank& rank) {
     for (int32_t peer = 0; peer < rank.size(); ++peer) {
       outputs.emplace_back(size_of(i));
       fill_pattern(outputs.back().data(), size_of(i), message_name(rank.id(), peer, kTags[i], i));
-      sends.push_back(talk.send(peer, kTags[i], outputs.back().data(), size_of(i)));
+      sends.push_back(verified.send(peer, kTags[i], outputs.back().data(), size_of(i)));
     }
   }
   std::vector<uint64_t> next(ranks);
   for (size_t turn = 0; turn < kCount * ranks; ++turn) {
     Guarded input(200'000);
     bp_result result = make_result();
-    Pending recv = talk.recv(BP_ANY_SOURCE, BP_ANY_TAG, input.data(), input.size(), &result);
-    const std::string what = say("recv ", turn, " of any tag from any source");
-    talk.finish(recv, what);
-    rank.require(result.source >= 0 && result.source < rank.size(), "bp_result.source is a rank", say(result.source));
+    Pending recv = verified.recv(BP_ANY_SOURCE, BP_ANY_TAG, input.data(), input.size(), &result);
+    const std::string what = fmt::format("recv {} of any tag from any source", turn);
+    verified.finish(recv, what);
+    rank.require(result.source >= 0 && result.source < rank.size(), "bp_result.source is a rank",
+                 std::to_string(result.source));
     const uint64_t i = next[static_cast<size_t>(result.source)]++;
-    rank.require(i < kCount, say(kCount, " messages of rank ", result.source), "one more");
+    rank.require(i < kCount, fmt::format("{} messages of rank {}", kCount, result.source), "one more");
     expect_tag(rank, what, result, kTags[i]);
-    talk.expect_report(what, result, result.source, size_of(i));
-    talk.expect(what, input.data(), size_of(i), message_name(result.source, rank.id(), kTags[i], i));
+    verified.expect_report(what, result, result.source, size_of(i));
+    verified.expect(what, input.data(), size_of(i), message_name(result.source, rank.id(), kTags[i], i));
   }
-  talk.finish_all(sends, "send");
+  verified.finish_all(sends, "send");
 }
 
-// Recvs of a tag and of any tag, all posted before what they match: each message goes to the oldest.
+// Recvs of one tag and of any tag, all posted before the messages: each message goes to the oldest matching recv.
 void any_tag_oldest_recv(Rank& rank) {
-  Talk talk(rank);
+  VerifiedAgent verified(rank);
   for (uint64_t round = 0; round < 20; ++round) {
-    rank.step(say("posting recvs of a tag and of any tag by turns, round ", round));
+    rank.step(fmt::format("posting recvs of a tag and of any tag by turns, round {}", round));
     const bool any_first = round % 2 == 0;
     uint64_t got[3] = {};
     bp_result results[3] = {make_result(), make_result(), make_result()};
@@ -163,17 +166,18 @@ void any_tag_oldest_recv(Rank& rank) {
     std::vector<Pending> recvs;
     for (const bool any : {any_first, !any_first, true}) {
       const size_t i = recvs.size();
-      recvs.push_back(talk.recv(rank.previous(), any ? BP_ANY_TAG : 6, &got[i], 8, &results[i]));
+      recvs.push_back(verified.recv(rank.previous(), any ? BP_ANY_TAG : 6, &got[i], 8, &results[i]));
     }
     rank.barrier();
     std::vector<Pending> sends;
     const uint64_t tags[3] = {6, 6, 11};
-    for (size_t i = 0; i < 3; ++i) sends.push_back(talk.send(rank.next(), tags[i], &sent[i], 8));
-    talk.finish_all(recvs, "recv");
-    talk.finish_all(sends, "send");
+    for (size_t i = 0; i < 3; ++i) sends.push_back(verified.send(rank.next(), tags[i], &sent[i], 8));
+    verified.finish_all(recvs, "recv");
+    verified.finish_all(sends, "send");
     for (size_t i = 0; i < 3; ++i) {
-      rank.require(got[i] == sent[i], say("recv ", i, " gets message ", i), say("message ", got[i] - round * 10 - 1));
-      expect_tag(rank, say("recv ", i), results[i], tags[i]);
+      rank.require(got[i] == sent[i], fmt::format("recv {} gets message {}", i, i),
+                   fmt::format("message {}", got[i] - round * 10 - 1));
+      expect_tag(rank, fmt::format("recv {}", i), results[i], tags[i]);
     }
     rank.barrier();
   }

@@ -49,11 +49,13 @@ std::string Guarded::damage() const {
   const std::byte* hit =
       std::find_if(static_cast<const std::byte*>(memory_.get()), static_cast<const std::byte*>(data_), is_hit);
   if (hit != data_) {
-    return say("byte ", hit - data_, " (before its beginning) was overwritten with ", std::to_integer<int>(*hit));
+    return fmt::format("byte {} (before its beginning) was overwritten with {}", hit - data_,
+                       std::to_integer<int>(*hit));
   }
   hit = std::find_if(static_cast<const std::byte*>(data_) + bytes_, end, is_hit);
   if (hit == end) return "";
-  return say("byte ", hit - data_, " of a buffer of ", bytes_, " was overwritten with ", std::to_integer<int>(*hit));
+  return fmt::format("byte {} of a buffer of {} was overwritten with {}", hit - data_, bytes_,
+                     std::to_integer<int>(*hit));
 }
 
 void fill_pattern(void* data, uint64_t bytes, uint64_t name) {
@@ -89,44 +91,46 @@ std::unique_ptr<Agent> open_together(Rank& rank, const Plan& plan) {
   return agent;
 }
 
-Pending Talk::send(int32_t peer, uint64_t tag, const void* data, uint64_t bytes, uint64_t flags) {
+Pending VerifiedAgent::send(int32_t peer, uint64_t tag, const void* data, uint64_t bytes, uint64_t flags) {
   bp_op op = send_op(peer, tag, data, bytes);
-  op.timeout_ns = rank_.scaled(kEnough);
+  op.timeout_ns = rank_.scaled(kWaitLimit);
   op.flags = flags;
   return agent_->submit(op);
 }
 
-Pending Talk::recv(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result, uint64_t flags) {
+Pending VerifiedAgent::recv(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result, uint64_t flags) {
   bp_op op = recv_op(peer, tag, data, bytes, result);
-  op.timeout_ns = rank_.scaled(kEnough);
+  op.timeout_ns = rank_.scaled(kWaitLimit);
   op.flags = flags;
   return agent_->submit(op);
 }
 
-Outcome Talk::end(Pending& pending, const std::string& what) {
-  const Outcome outcome = pending.wait(rank_.scaled(kEnough));
+Outcome VerifiedAgent::end(Pending& pending, const std::string& what) {
+  const Outcome outcome = pending.wait(rank_.scaled(kWaitLimit));
   if (outcome.status == BP_AGAIN) {
-    rank_.fail(say(what, " ends within ", rank_.scaled(kEnough) / kMillisecond, " ms"), "it is still in flight");
+    rank_.fail(fmt::format("{} ends within {} ms", what, rank_.scaled(kWaitLimit) / kMillisecond),
+               "it is still in flight");
   }
   pending.release();
   return outcome;
 }
 
-void Talk::finish(Pending& pending, const std::string& what) { rank_.require_ok(end(pending, what), what); }
+void VerifiedAgent::finish(Pending& pending, const std::string& what) { rank_.require_ok(end(pending, what), what); }
 
-void Talk::finish_all(std::vector<Pending>& pending, const std::string& what) {
-  for (size_t i = 0; i < pending.size(); ++i) finish(pending[i], say(what, " ", i));
+void VerifiedAgent::finish_all(std::vector<Pending>& pending, const std::string& what) {
+  for (size_t i = 0; i < pending.size(); ++i) finish(pending[i], fmt::format("{} {}", what, i));
   pending.clear();
 }
 
-void Talk::exchange(int32_t to, const Guarded& output, int32_t from, Guarded& input, uint64_t tag, bp_result* result) {
+void VerifiedAgent::exchange(int32_t to, const Guarded& output, int32_t from, Guarded& input, uint64_t tag,
+                             bp_result* result) {
   Pending receiving = recv(from, tag, input.data(), input.size(), result);
   Pending sending = send(to, tag, output.data(), output.size());
-  finish(sending, say("a send of ", output.size(), " bytes to rank ", to));
-  finish(receiving, say("a recv of ", input.size(), " bytes from rank ", from));
+  finish(sending, fmt::format("a send of {} bytes to rank {}", output.size(), to));
+  finish(receiving, fmt::format("a recv of {} bytes from rank {}", input.size(), from));
 }
 
-void Talk::round(uint64_t tag) {
+void VerifiedAgent::round(uint64_t tag) {
   std::vector<Pending> pending;
   std::vector<uint8_t> words(static_cast<size_t>(rank_.size()));
   const uint8_t mine = 1;
@@ -138,21 +142,22 @@ void Talk::round(uint64_t tag) {
   finish_all(pending, "a message of a round among all ranks,");
 }
 
-void Talk::expect(const std::string& what, const void* data, uint64_t bytes, uint64_t name) {
+void VerifiedAgent::expect(const std::string& what, const void* data, uint64_t bytes, uint64_t name) {
   const int64_t wrong = first_wrong_byte(data, bytes, name);
   if (wrong < 0) return;
-  rank_.fail(say(what, " as it was sent (", bytes, " bytes)"), say("the first wrong byte is at index ", wrong));
+  rank_.fail(fmt::format("{} as it was sent ({} bytes)", what, bytes),
+             fmt::format("the first wrong byte is at index {}", wrong));
 }
 
-void Talk::expect_guards(const std::string& what, const Guarded& buffer) {
+void VerifiedAgent::expect_guards(const std::string& what, const Guarded& buffer) {
   const std::string damage = buffer.damage();
-  rank_.require(damage.empty(), say("nothing is written outside ", what), damage);
+  rank_.require(damage.empty(), fmt::format("nothing is written outside {}", what), damage);
 }
 
-void Talk::expect_report(const std::string& what, const bp_result& result, int32_t source, uint64_t bytes) {
+void VerifiedAgent::expect_report(const std::string& what, const bp_result& result, int32_t source, uint64_t bytes) {
   rank_.require(result.source == source && result.bytes == bytes,
-                say("bp_result of ", what, ": source ", source, ", ", bytes, " bytes"),
-                say("source ", result.source, ", ", result.bytes, " bytes"));
+                fmt::format("bp_result of {}: source {}, {} bytes", what, source, bytes),
+                fmt::format("source {}, {} bytes", result.source, result.bytes));
 }
 
 uint64_t available_bytes() { return kib_of("/proc/meminfo", "MemAvailable:"); }

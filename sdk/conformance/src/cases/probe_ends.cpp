@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Probes of several threads, and what becomes of messages that were taken when a group ends or their sender dies.
+// Probes of several threads, and probed messages when a group ends or their sender dies.
 #include <signal.h>
 
 #include <algorithm>
@@ -15,13 +15,13 @@ namespace {
 // Threads take messages at the same time.
 void taken_once(Rank& rank) {
   constexpr uint64_t kMessages = 120;
-  Talk talk(rank);
-  const Prober prober(rank, talk.agent());
+  VerifiedAgent verified(rank);
+  const Prober prober(rank, verified.agent());
   std::vector<uint64_t> sent(kMessages);
   std::vector<Pending> sends;
   for (uint64_t i = 0; i < kMessages; ++i) {
     sent[i] = i;
-    sends.push_back(talk.send(rank.next(), 8, &sent[i], 8));
+    sends.push_back(verified.send(rank.next(), 8, &sent[i], 8));
   }
   struct Log {
     std::vector<uint64_t> got;
@@ -30,17 +30,17 @@ void taken_once(Rank& rank) {
   std::array<Log, 3> logs;
   std::atomic<uint64_t> count = 0;
   rank.step("probing from three threads at once");
-  const Nanoseconds deadline = now() + rank.scaled(kEnough);
+  const Nanoseconds deadline = now() + rank.scaled(kWaitLimit);
   {
-    std::vector<std::unique_ptr<Aside>> threads;
+    std::vector<std::unique_ptr<TestThread>> threads;
     for (Log& log : logs) {
-      threads.push_back(std::make_unique<Aside>([&rank, &prober, &log, &count, deadline] {
+      threads.push_back(std::make_unique<TestThread>([&rank, &prober, &log, &count, deadline] {
         while (count < kMessages && now() < deadline && log.wrong.empty()) {
           Taken taken;
           const Outcome looked = prober.look(rank.previous(), 8, taken);
           if (looked.status == BP_AGAIN) continue;
           uint64_t word = 0;
-          const Outcome got = looked.ok() ? prober.receive(taken, &word, 8).finish(rank.scaled(kEnough)) : looked;
+          const Outcome got = looked.ok() ? prober.receive(taken, &word, 8).finish(rank.scaled(kWaitLimit)) : looked;
           if (!got.ok()) log.wrong = got.text();
           log.got.push_back(word);
           ++count;
@@ -54,9 +54,9 @@ void taken_once(Rank& rank) {
     for (const uint64_t word : log.got) seen[std::min(word, kMessages - 1)] += 1;
   }
   for (uint64_t i = 0; i < kMessages; ++i) {
-    rank.require(seen[i] == 1, say("message ", i, " is taken once"), say(seen[i], " times"));
+    rank.require(seen[i] == 1, fmt::format("message {} is taken once", i), fmt::format("{} times", seen[i]));
   }
-  talk.finish_all(sends, "send");
+  verified.finish_all(sends, "send");
   rank.barrier();
 }
 
@@ -75,16 +75,16 @@ void aborted(Rank& rank) {
   Outcome last;
   Nanoseconds ended = 0;
   {
-    const Aside prying([&] {
+    const TestThread prying([&] {
       Taken taken;
-      poll_until(rank.scaled(kPlenty),
+      poll_until(rank.scaled(kEndLimit),
                  [&] { return (last = prober.look(rank.previous(), 3, taken)).status != BP_AGAIN; });
       ended = now();
     });
     rank.step("aborting while a thread probes");
     const Nanoseconds begin = now();
     agent->abort(BP_CANCELLED, -1, "the case wants it");
-    rank.require(prying.await(rank.scaled(kPlenty)) && ended - begin < rank.scaled(kAbortBound),
+    rank.require(prying.await(rank.scaled(kEndLimit)) && ended - begin < rank.scaled(kAbortBound),
                  "probes fail within half a second of an abort", "some did not");
   }
   rank.require(last.status == BP_CANCELLED || last.status == BP_PEER_LOST,
@@ -118,7 +118,7 @@ void after_death(Rank& rank) {
     }
     rank.publish("sent", all ? "all" : "not all");
     deaths.await_ready();
-    deaths.tell_time();
+    deaths.record_death_time();
     rank.die(SIGKILL);
   }
   if (rank.id() != 0) {
@@ -150,10 +150,10 @@ void after_death(Rank& rank) {
                lost.text());
   rank.step("receiving messages that arrived from a dead rank");
   std::vector<uint8_t> got(kSize);
-  rank.require_ok(prober.receive(first, got.data(), kSize).finish(rank.scaled(kPlenty)), "a recv of a taken message");
+  rank.require_ok(prober.receive(first, got.data(), kSize).finish(rank.scaled(kEndLimit)), "a recv of a taken message");
   require_bytes(rank, got, 1, "a message whose sender died");
   if (tagged) second = prober.take(victim, 2, "a message that had arrived");
-  rank.require_ok(prober.receive(second, got.data(), kSize).finish(rank.scaled(kPlenty)), "its recv");
+  rank.require_ok(prober.receive(second, got.data(), kSize).finish(rank.scaled(kEndLimit)), "its recv");
   require_bytes(rank, got, 1, "a message whose sender died");
   prober.drop(third);
   deaths.barrier("over");

@@ -23,23 +23,23 @@ class Prober {
       : rank_(rank),
         agent_(agent),
         api_(static_cast<const bp_probe_api*>(agent.api().extension(agent.self(), BP_EXT_PROBE))) {
-    if (api_ == nullptr) rank.skip(say("the backend takes no messages by probe (", BP_EXT_PROBE, ")"));
+    if (api_ == nullptr) rank.skip(fmt::format("the backend takes no messages by probe ({})", BP_EXT_PROBE));
     rank.require(BP_HAS(api_, drop) && api_->probe != nullptr && api_->drop != nullptr,
-                 say("a table of ", BP_EXT_PROBE, " with probe and drop"), "one without");
+                 fmt::format("a table of {} with probe and drop", BP_EXT_PROBE), "one without");
   }
 
-  // Looks once. Any thread.
+  // Probes once. Any thread.
   Outcome look(int32_t peer, uint64_t tag, Taken& taken) const {
     Outcome outcome;
     outcome.status =
         api_->probe(api_->ctx, peer, fit_tag(agent_.backend(), tag), &taken.message, &taken.result, &outcome.error);
     return outcome;
   }
-  // Looks until a message is there, and leaves the body if none comes.
+  // Probes until a message has arrived. Leaves the body if none does.
   Taken take(int32_t peer, uint64_t tag, const std::string& what) const {
     Taken taken;
     Outcome outcome;
-    poll_until(rank_.scaled(kPlenty), [&] { return (outcome = look(peer, tag, taken)).status != BP_AGAIN; });
+    poll_until(rank_.scaled(kEndLimit), [&] { return (outcome = look(peer, tag, taken)).status != BP_AGAIN; });
     rank_.require_ok(outcome, "a probe of " + what);
     rank_.require(taken.message != nullptr, "a message where probe says BP_OK", "NULL");
     return taken;
@@ -53,13 +53,13 @@ class Prober {
                      const std::string& what) const {
     const uint64_t fitted = fit_tag(agent_.backend(), tag);
     rank_.require(result.source == source && result.bytes == bytes && result.tag == fitted,
-                  say(what, " reports source ", source, ", tag ", fitted, ", ", bytes, " bytes"),
-                  say("source ", result.source, ", tag ", result.tag, ", ", result.bytes, " bytes"));
+                  fmt::format("{} reports source {}, tag {}, {} bytes", what, source, fitted, bytes),
+                  fmt::format("source {}, tag {}, {} bytes", result.source, result.tag, result.bytes));
   }
   Pending receive(const Taken& taken, void* data, uint64_t bytes, bp_result* result = nullptr) const {
     bp_op op = recv_op(0, 0, data, bytes, result);
     op.message = taken.message;
-    op.timeout_ns = rank_.scaled(kEnough);
+    op.timeout_ns = rank_.scaled(kWaitLimit);
     return agent_.submit(op);
   }
   void drop(const Taken& taken) const { api_->drop(api_->ctx, taken.message); }
@@ -71,11 +71,11 @@ class Prober {
 };
 
 // A message from the previous rank, received through the probed message.
-inline void expect_word(Rank& rank, Talk& talk, const Prober& prober, const Taken& taken, uint64_t word) {
+inline void expect_word(Rank& rank, VerifiedAgent& verified, const Prober& prober, const Taken& taken, uint64_t word) {
   uint64_t got = 0;
   Pending recv = prober.receive(taken, &got, sizeof got);
-  talk.finish(recv, "a recv of a message that was taken");
-  rank.require(got == word, say("message ", word), say("message ", got));
+  verified.finish(recv, "a recv of a message that was taken");
+  rank.require(got == word, fmt::format("message {}", word), fmt::format("message {}", got));
 }
 
 std::vector<Case> probe_end_cases();  // probe_ends.cpp

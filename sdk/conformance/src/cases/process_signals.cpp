@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "process_signals.hpp"
-
 #include <locale.h>
 #include <poll.h>
 #include <pthread.h>
@@ -16,6 +14,7 @@
 
 #include "death_after.hpp"
 #include "proc.hpp"
+#include "process_groups.hpp"
 #include "process_traffic.hpp"
 
 extern char** environ;
@@ -66,10 +65,10 @@ void eintr_storm(Rank& rank) {
   {
     const Storm storm;
     auto agent = rank.open();
-    for (uint64_t round = 0; round < 400; ++round) {  // rank 0 says when it is enough
-      rank.step(say("sending and receiving while signals interrupt every call, round ", round));
+    for (uint64_t round = 0; round < 400; ++round) {  // rank 0 decides when to end
+      rank.step(fmt::format("sending and receiving while signals interrupt every call, round {}", round));
       pass_round(rank, *agent, round, round % 3 == 0 ? 400'000 : 100);
-      const std::string key = say("storm/", round);
+      const std::string key = fmt::format("storm/{}", round);
       if (rank.id() == 0) rank.publish(key, round >= 19 && storm.count() >= 200 ? "enough" : "more");
       if (rank.await_value(key) == "enough") break;
     }
@@ -84,14 +83,14 @@ void eintr_storm(Rank& rank) {
     rank.check(outcome.status == BP_TIMEOUT || outcome.status == BP_CANCELLED,
                "a recv without a sender times out, whatever interrupts it", outcome.text());
     rank.check(took >= rank.scaled(190 * kMillisecond), "an interrupted wait does not end before its time",
-               say("it took ", took / kMillisecond, " ms instead of ", rank.scaled(200), " ms"));
+               fmt::format("it took {} ms instead of {} ms", took / kMillisecond, rank.scaled(200)));
     rank.barrier();
     agent->close();
   }
   rank.barrier();
 }
 
-// A rank dies while others send to it, with SIGPIPE as deadly as it is by default.
+// A rank dies while others send to it, with the default disposition of SIGPIPE.
 void sigpipe(Rank& rank) {
   const int32_t victim = rank.size() - 1;
   Deaths deaths(rank, {victim});
@@ -118,7 +117,7 @@ void sigpipe(Rank& rank) {
   close_quickly(rank, std::move(agent));
 }
 
-// Signals of which the kernel chooses the thread must find none of the backend's.
+// The backend's threads block all signals except those of a thread's own faults.
 void signals_blocked(Rank& rank) {
   constexpr std::array kOwnFault = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGKILL, SIGSTOP};
   uint64_t wanted = (UINT64_C(1) << 31) - 1;
@@ -139,7 +138,7 @@ void signals_blocked(Rank& rank) {
     int first = 0;
     while (open != 0 && (open >> first & 1) == 0) ++first;
     rank.check(open == 0, "the backend's threads block all signals",
-               say("thread ", thread, " does not block ", strsignal(first + 1)));
+               fmt::format("thread {} does not block {}", thread, strsignal(first + 1)));
   }
   rank.barrier();
   agent->send(rank.next(), 2, "", 1);
@@ -156,7 +155,8 @@ struct ProcessState {
     for (int number = 1; number < NSIG; ++number) {
       struct sigaction action = {};
       if (sigaction(number, nullptr, &action) != 0) continue;
-      add(say("the handler of ", strsignal(number)), say(reinterpret_cast<uintptr_t>(action.sa_handler)));
+      add(fmt::format("the handler of {}", strsignal(number)),
+          std::to_string(reinterpret_cast<uintptr_t>(action.sa_handler)));
     }
     sigset_t blocked;
     pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
@@ -174,16 +174,16 @@ struct ProcessState {
                                      std::pair("locked memory", RLIMIT_MEMLOCK), std::pair("stack", RLIMIT_STACK)}) {
       rlimit limit = {};
       getrlimit(kind, &limit);
-      add(say("the limit of ", name), say(limit.rlim_cur, " of ", limit.rlim_max));
+      add(fmt::format("the limit of {}", name), fmt::format("{} of {}", limit.rlim_cur, limit.rlim_max));
     }
-    add("the priority", say(getpriority(PRIO_PROCESS, 0)));
+    add("the priority", std::to_string(getpriority(PRIO_PROCESS, 0)));
   }
 
   void add(const std::string& name, const std::string& value) { values.push_back(name + ": " + value); }
 };
 
 void manners(Rank& rank) {
-  // In one process the ranks must not look while others are at work.
+  // Ranks of one process must not read the state while others use the backend.
   rank.barrier();
   const ProcessState before;
   rank.barrier();
@@ -195,7 +195,7 @@ void manners(Rank& rank) {
     const ProcessState after;
     for (size_t i = 0; i < before.values.size(); ++i) {
       rank.check(after.values[i] == before.values[i],
-                 say("process state is unchanged ", when, " (", before.values[i].substr(0, 200), ")"),
+                 fmt::format("process state is unchanged {} ({})", when, before.values[i].substr(0, 200)),
                  after.values[i].substr(0, 200));
     }
   };
@@ -207,7 +207,7 @@ void manners(Rank& rank) {
   rank.barrier();
 }
 
-// Everything at once; a data race is reported on stderr, which the supervisor reads.
+// All kinds of calls at the same time. ThreadSanitizer reports data races on stderr, which the supervisor reads.
 void tsan_clean(Rank& rank) {
   if (__tsan_init == nullptr) rank.skip("not built with ThreadSanitizer");
   auto agent = rank.open();
@@ -239,28 +239,21 @@ void tsan_clean(Rank& rank) {
 }  // namespace
 
 std::vector<Case> process_signal_cases() {
-  const auto make = [](const char* name, const char* about, void (*body)(Rank&)) {
-    Case result;
-    result.group = "process";
-    result.name = name;
-    result.about = about;
-    result.body = body;
-    return result;
-  };
-  Case pipe = make("sigpipe", "a peer's death raises no SIGPIPE", sigpipe);
+  Case pipe = process_case("sigpipe", "a peer's death raises no SIGPIPE", sigpipe);
   pipe.needs.ranks = 2;
   pipe.needs.processes = true;
-  Case storm =
-      make("eintr-storm", "signals that interrupt system calls lose no message and break no deadline", eintr_storm);
+  Case storm = process_case("eintr-storm", "signals that interrupt system calls lose no message and break no deadline",
+                            eintr_storm);
   storm.needs.processes = true;  // the handler is the process's
-  Case blocked = make("signals-blocked", "the backend's threads block all signals", signals_blocked);
+  Case blocked = process_case("signals-blocked", "the backend's threads block all signals", signals_blocked);
   blocked.needs.processes = true;  // other ranks' threads are not the backend's
   return {
       storm,
       pipe,
       blocked,
-      make("manners", "signal handlers, umask, directory, environment, locale and limits are unchanged", manners),
-      make("tsan-clean", "ThreadSanitizer finds nothing", tsan_clean),
+      process_case("manners", "signal handlers, umask, directory, environment, locale and limits are unchanged",
+                   manners),
+      process_case("tsan-clean", "ThreadSanitizer finds nothing", tsan_clean),
   };
 }
 

@@ -16,9 +16,9 @@ void compare(Rank& rank, const Message& message, int32_t receiver, uint64_t tag)
   const std::vector<char> right = payload(message.peer, receiver, tag, message.bytes.size());
   const auto wrong = std::mismatch(right.begin(), right.end(), message.bytes.begin());
   if (wrong.first == right.end()) return;
-  rank.fail(say("the bytes that rank ", message.peer, " sent (tag ", tag, ", ", right.size(), " bytes)"),
-            say("byte ", wrong.first - right.begin(), " is ", static_cast<int>(*wrong.second), ", not ",
-                static_cast<int>(*wrong.first)));
+  rank.fail(fmt::format("the bytes that rank {} sent (tag {}, {} bytes)", message.peer, tag, right.size()),
+            fmt::format("byte {} is {}, not {}", wrong.first - right.begin(), static_cast<int>(*wrong.second),
+                        static_cast<int>(*wrong.first)));
 }
 
 void trade(Rank& rank, Agent& agent, const std::vector<int32_t>& to, const std::vector<int32_t>& from, uint64_t tag,
@@ -31,12 +31,12 @@ void trade(Rank& rank, Agent& agent, const std::vector<int32_t>& to, const std::
   for (Message& message : outbound) message.operation = agent.isend(message.peer, tag, message.bytes.data(), bytes);
   for (Message& message : inbound) {
     rank.require_ok(message.operation.finish(rank.scaled(10 * kSecond)),
-                    say("a recv of ", bytes, " bytes from rank ", message.peer));
+                    fmt::format("a recv of {} bytes from rank {}", bytes, message.peer));
     compare(rank, message, agent.rank(), tag);
   }
   for (Message& message : outbound) {
     rank.require_ok(message.operation.finish(rank.scaled(10 * kSecond)),
-                    say("a send of ", bytes, " bytes to rank ", message.peer));
+                    fmt::format("a send of {} bytes to rank {}", bytes, message.peer));
   }
 }
 

@@ -14,8 +14,8 @@ namespace backplane::conformance {
 // The data that `sender` sends to `receiver` (ranks of the agent) under this tag.
 std::vector<char> payload(int32_t sender, int32_t receiver, uint64_t tag, size_t bytes);
 
-// Each rank of the agent sends `bytes` to each of `peers` (ranks of the agent, itself among them if it is alone) and
-// receives as much; leaves the body if anything is wrong or takes longer than 10 s (scaled). All of them must call it.
+// Each rank of the agent sends `bytes` to each of `peers` (ranks of the agent; itself if it is alone) and receives as
+// much. Leaves the body on an error or after 10 s (scaled). All peers must call it.
 void exchange(Rank& rank, Agent& agent, const std::vector<int32_t>& peers, uint64_t tag, size_t bytes);
 // The same among all ranks of the agent.
 void exchange(Rank& rank, Agent& agent, uint64_t tag, size_t bytes);

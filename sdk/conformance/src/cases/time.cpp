@@ -24,7 +24,7 @@ struct Timed {
   Nanoseconds took = 0;
 };
 
-// With BP_OP_SYNC. A backend that ignores the flag gets its work waited for as long.
+// Submits with BP_OP_SYNC. If the backend ignores the flag, waits for the work.
 Timed timed_sync(Agent& agent, bp_op op, Nanoseconds timeout) {
   op.flags |= BP_OP_SYNC;
   op.timeout_ns = timeout;
@@ -42,21 +42,22 @@ Timed timed_sync(Agent& agent, bp_op op, Nanoseconds timeout) {
   return result;
 }
 
-// Runs `attempt` until it took no longer than is allowed, and no shorter than the timeout.
+// Runs `attempt` until its duration is within bounds: at least the timeout, at most the allowed overrun.
 void in_time(Rank& rank, Nanoseconds timeout, int32_t status, const std::string& what,
              const std::function<Timed()>& attempt) {
-  rank.step(say(what, " with a timeout of ", timeout, " ns"));
+  rank.step(fmt::format("{} with a timeout of {} ns", what, timeout));
   Timed last;
   for (int i = 0; i < kAttempts; ++i) {
     last = attempt();
     rank.require(last.outcome.status == status,
-                 say(what, " with a timeout of ", timeout, " ns ends with ", status_name(status)), last.outcome.text());
+                 fmt::format("{} with a timeout of {} ns ends with {}", what, timeout, status_name(status)),
+                 last.outcome.text());
     if (last.took >= timeout - kMillisecond && last.took <= allowed(rank, timeout)) return;
   }
   rank.check(false,
-             say(what, " with a timeout of ", timeout / 1000, " us takes that long, and at most ",
-                 allowed(rank, timeout) / 1000, " us"),
-             say("it took ", last.took / 1000, " us, and about as wrong a time ", kAttempts, " times in a row"));
+             fmt::format("{} with a timeout of {} us takes that long, and at most {} us", what, timeout / 1000,
+                         allowed(rank, timeout) / 1000),
+             fmt::format("it took {} us, and about as wrong a time {} times in a row", last.took / 1000, kAttempts));
 }
 
 void zero_and_tiny(Rank& rank) {
@@ -64,13 +65,13 @@ void zero_and_tiny(Rank& rank) {
   std::vector<uint8_t> memory(100);
   for (const Nanoseconds timeout : {Nanoseconds{0}, Nanoseconds{1}, Nanoseconds{1000}, kMillisecond}) {
     in_time(rank, timeout, BP_TIMEOUT, "a recv with BP_OP_SYNC without a sender",
-            [&] { return timed_sync(*agent, hopeless(*agent, memory.data(), memory.size()), timeout); });
+            [&] { return timed_sync(*agent, unmatched_recv(*agent, memory.data(), memory.size()), timeout); });
   }
   rank.barrier();
   ring(rank, *agent, "after recvs that timed out at once", 1);
 }
 
-// A message that has arrived is taken even by those who will not wait.
+// A recv with timeout 0 takes a message that has arrived.
 void zero_takes_what_is_there(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> got(100);
@@ -78,13 +79,13 @@ void zero_takes_what_is_there(Rank& rank) {
   Pending send = agent->isend(rank.next(), 1, sent.data(), sent.size());
   rank.step("receiving with a timeout of 0 again and again until the message is there");
   Timed last;
-  poll_until(rank.scaled(kPlenty), [&] {
+  poll_until(rank.scaled(kEndLimit), [&] {
     last = timed_sync(*agent, recv_op(rank.previous(), 1, got.data(), got.size()), 0);
     return last.outcome.status != BP_TIMEOUT;
   });
   rank.require_ok(last.outcome, "a recv with BP_OP_SYNC and a timeout of 0, asked until the message is there,");
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()), "the message");
-  rank.require_ok(send.finish(rank.scaled(kPlenty)), "the send");
+  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
 }
 
 void per_call(Rank& rank) {
@@ -92,8 +93,8 @@ void per_call(Rank& rank) {
   std::vector<uint8_t> memory(100);
   for (const Nanoseconds timeout : {30 * kMillisecond, 150 * kMillisecond, 400 * kMillisecond}) {
     in_time(rank, timeout, BP_TIMEOUT, "a recv with BP_OP_SYNC without a sender",
-            [&] { return timed_sync(*agent, hopeless(*agent, memory.data(), memory.size()), timeout); });
-    Pending recv = agent->submit(hopeless(*agent, memory.data(), memory.size()));
+            [&] { return timed_sync(*agent, unmatched_recv(*agent, memory.data(), memory.size()), timeout); });
+    Pending recv = agent->submit(unmatched_recv(*agent, memory.data(), memory.size()));
     in_time(rank, timeout, BP_AGAIN, "work_wait for a recv without a sender", [&] {
       const Nanoseconds begin = now();
       const Outcome outcome = recv.wait(timeout);
@@ -104,10 +105,10 @@ void per_call(Rank& rank) {
     rest.push_back(std::move(recv));
     abandon(rank, *agent, rest);
   }
-  rank.barrier();  // a rank that ends before is noticed by those who still wait for it
+  rank.barrier();  // ranks that still wait would notice that this one leaves
 }
 
-// A wait whose end comes is over then, not at its timeout.
+// A wait ends when its operation ends, not at its timeout.
 void ends_with_the_message(Rank& rank) {
   const auto agent = rank.open();
   std::vector<uint8_t> got(100);
@@ -116,27 +117,27 @@ void ends_with_the_message(Rank& rank) {
     Nanoseconds best = INT64_MAX;
     for (int i = 0; i < kAttempts; ++i) {
       bp_op op = recv_op(rank.previous(), 1, got.data(), got.size());
-      op.timeout_ns = rank.scaled(kPlenty);
+      op.timeout_ns = rank.scaled(kEndLimit);
       if (sync) op.flags = BP_OP_SYNC;
       Outcome outcome;
       Nanoseconds ended = 0;
       {
-        const Aside receiving([&] {
+        const TestThread receiving([&] {
           outcome = agent->run(op);
           ended = now();
         });
         receiving.await_asleep();
         rank.step("sending to a rank that waits");
         rank.barrier();
-        rank.publish(say("sent at/", sync, i, "/", rank.id()), std::to_string(now()));
+        rank.publish(fmt::format("sent at/{}{}/{}", sync, i, rank.id()), std::to_string(now()));
         rank.require_ok(agent->send(rank.next(), 1, sent.data(), sent.size()), "a send to a rank that waits");
       }
       rank.require_ok(outcome, "a recv");
       best = std::min<Nanoseconds>(
-          best, ended - std::stoll(rank.await_value(say("sent at/", sync, i, "/", rank.previous()))));
+          best, ended - std::stoll(rank.await_value(fmt::format("sent at/{}{}/{}", sync, i, rank.previous()))));
     }
     rank.check(best <= rank.scaled(kSecond / 4), "a recv ends when its message comes",
-               say("it ended ", best / kMillisecond, " ms after the message was sent"));
+               fmt::format("it ended {} ms after the message was sent", best / kMillisecond));
   }
 }
 
@@ -152,7 +153,7 @@ void huge(Rank& rank) {
       if (sync) op.flags = BP_OP_SYNC;
       Outcome outcome;
       {
-        const Aside receiving([&] {
+        const TestThread receiving([&] {
           Pending recv = agent->submit(op);
           outcome = recv.wait(timeout);
           if (outcome.status == BP_AGAIN) static_cast<void>(recv.finish(0));
@@ -160,15 +161,15 @@ void huge(Rank& rank) {
         });
         receiving.await_asleep();
         rank.require(!receiving.ended(),
-                     say(sync ? "submit (BP_OP_SYNC)" : "work_wait", " with a timeout of ", timeout,
-                         " ns waits for the message"),
+                     fmt::format("{} with a timeout of {} ns waits for the message",
+                                 sync ? "submit (BP_OP_SYNC)" : "work_wait", timeout),
                      outcome.text());
-        rank.step(say("sending to a rank that waits up to ", timeout, " ns"));
+        rank.step(fmt::format("sending to a rank that waits up to {} ns", timeout));
         rank.barrier();
         rank.require_ok(agent->send(rank.next(), 1, sent.data(), sent.size()), "a send to a rank that waits");
-        rank.require(receiving.await(rank.scaled(kPlenty)), "the recv ends", "it does not");
+        rank.require(receiving.await(rank.scaled(kEndLimit)), "the recv ends", "it does not");
       }
-      rank.require_ok(outcome, say("a recv with a timeout of ", timeout, " ns"));
+      rank.require_ok(outcome, fmt::format("a recv with a timeout of {} ns", timeout));
       rank.barrier();
     }
   }
@@ -176,28 +177,29 @@ void huge(Rank& rank) {
 
 void infinite_but_abortable(Rank& rank) {
   for (const auto how : {Blocked::How::kInSubmit, Blocked::How::kInWait}) {
-    const auto agent = rank.open(in_space(say("infinite ", static_cast<int>(how))));
+    const auto agent = rank.open(in_space(fmt::format("infinite {}", static_cast<int>(how))));
     std::vector<uint8_t> memory(100);
-    const Blocked blocked(*agent, hopeless(*agent, memory.data(), memory.size()), how);
-    rank.step(say("waiting without a timeout in ", name_of(how)));
+    const Blocked blocked(*agent, unmatched_recv(*agent, memory.data(), memory.size()), how);
+    rank.step(fmt::format("waiting without a timeout in {}", name_of(how)));
     rank.require(!blocked.await(300 * kMillisecond),
-                 say("BP_NO_TIMEOUT in ", name_of(how), " waits until done or aborted"), "it has returned");
+                 fmt::format("BP_NO_TIMEOUT in {} waits until done or aborted", name_of(how)), "it has returned");
     rank.barrier();  // a rank that ends before would be noticed by others
     const Nanoseconds begin = now();
     agent->abort(BP_CANCELLED, -1, "the case is over");
-    rank.require(blocked.await(rank.scaled(kPlenty)), say("abort ends a wait without a timeout in ", name_of(how)),
-                 "it is still in flight");
+    rank.require(blocked.await(rank.scaled(kEndLimit)),
+                 fmt::format("abort ends a wait without a timeout in {}", name_of(how)), "it is still in flight");
     rank.check(blocked.ended_at() - begin <= rank.scaled(kAbortBound), "abort ends it within 500 ms",
-               say("after ", (blocked.ended_at() - begin) / kMillisecond, " ms"));
+               fmt::format("after {} ms", (blocked.ended_at() - begin) / kMillisecond));
     rank.check(blocked.outcome().status != BP_OK && blocked.outcome().status != BP_AGAIN, "it has failed then",
                blocked.outcome().text());
   }
 }
 
-// A send for which there is no recv: done (it was taken in) or BP_TIMEOUT, in time.
+// A send without a recv: done (the message was buffered) or BP_TIMEOUT, in time.
 void sends_too(Rank& rank) {
   const auto agent = rank.open();
   const std::vector<uint8_t> large(kLarge, 1);
+  rank.barrier();
   rank.step("sending without a recv with a timeout of 200 ms");
   constexpr Nanoseconds kTimeout = 200 * kMillisecond;
   Timed last;
@@ -208,8 +210,8 @@ void sends_too(Rank& rank) {
     if (last.took <= allowed(rank, kTimeout)) break;
   }
   rank.check(last.took <= allowed(rank, kTimeout),
-             say("a send with a timeout of 200 ms takes at most ", allowed(rank, kTimeout) / kMillisecond, " ms"),
-             say("it took ", last.took / kMillisecond, " ms, and about as long ", kAttempts, " times in a row"));
+             fmt::format("a send with a timeout of 200 ms takes at most {} ms", allowed(rank, kTimeout) / kMillisecond),
+             fmt::format("it took {} ms, and about as long {} times in a row", last.took / kMillisecond, kAttempts));
   rank.barrier();
 }
 
@@ -226,19 +228,20 @@ void usable_after_timeout(Rank& rank) {
     rank.step("receiving after a recv of the same tag timed out");
     const Nanoseconds begin = now();
     const Outcome outcome = try_ring(rank, *agent, 1, i);
-    const bool by_itself = now() - begin < rank.scaled(kPlenty);
+    const bool by_itself = now() - begin < rank.scaled(kEndLimit);
     rank.require(outcome.ok() || by_itself, "a message after a recv timed out comes, or the recv fails by itself",
                  "it waits: " + outcome.text());
     if (!outcome.ok()) return;
   }
 }
 
-// All but rank 0 come to a collective that cannot end without it.
+// All ranks but rank 0 enter a collective, which cannot end without it.
 void collective_in_time(Rank& rank) {
   const auto agent = rank.open();
   int32_t memory = 1;
   bp_op op;
-  if (!make_meeting(rank, op, &memory)) rank.skip("no native collective for which all ranks have to come");
+  if (!make_collective(rank, op, &memory)) rank.skip("no native collective for which all ranks have to come");
+  rank.barrier();  // the timeout ends the group, also for a rank in init
   constexpr Nanoseconds kTimeout = 300 * kMillisecond;
   rank.step("in a collective for which rank 0 does not come");
   if (rank.id() != 0) {
@@ -248,13 +251,13 @@ void collective_in_time(Rank& rank) {
     Pending pending = agent->submit(op);
     const Outcome outcome = pending.wait(kTimeout);
     const Nanoseconds took = now() - begin;
-    // Those whose peers have given up before may see that first.
+    // A rank may first detect that a peer has left.
     rank.check(outcome.status == BP_TIMEOUT || outcome.status == BP_AGAIN || outcome.status == BP_PEER_LOST,
                "a collective without rank 0 times out", outcome.text());
     rank.check(took <= kTimeout + rank.scaled(kSecond / 2), "it does so within 500 ms of its deadline",
-               say("it took ", took / kMillisecond, " ms"));
+               fmt::format("it took {} ms", took / kMillisecond));
     agent->abort(BP_CANCELLED, -1, "the case is over");
-    rank.require(pending.wait(rank.scaled(kPlenty)).status != BP_AGAIN, "it ends by abort", "it is still in flight");
+    rank.require(pending.wait(rank.scaled(kEndLimit)).status != BP_AGAIN, "it ends by abort", "it is still in flight");
     pending.release();
   }
   rank.barrier();

@@ -21,7 +21,7 @@ struct SystemCall {
   std::array<uint64_t, 6> arguments = {};
 };
 
-// False: the thread is not in a system call, or the kernel does not tell.
+// False: the thread is not in a system call, or the kernel does not report it.
 bool look_at(pid_t thread, SystemCall& call) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/syscall");
   std::string line;
@@ -32,7 +32,7 @@ bool look_at(pid_t thread, SystemCall& call) {
   return !words.fail() && call.number >= 0;
 }
 
-// Empty: a jump of the wall clock would not matter to it.
+// Describes how a jump of the wall clock changes the call; empty if it does not.
 std::string depends_on_wall_clock(const SystemCall& call) {
   const auto operation = static_cast<int>(call.arguments[1]);
   if (call.number == SYS_futex && call.arguments[3] != 0 && (operation & FUTEX_CLOCK_REALTIME) != 0) {
@@ -55,14 +55,14 @@ void wall_clock_jump(Rank& rank) {
     const std::string where = sync ? "submit (BP_OP_SYNC)" : "work_wait";
     rank.step("waiting in " + where);
     constexpr Nanoseconds kTimeout = 400 * kMillisecond;
-    bp_op op = hopeless(*agent, memory.data(), memory.size());
+    bp_op op = unmatched_recv(*agent, memory.data(), memory.size());
     op.timeout_ns = kTimeout;
     if (sync) op.flags = BP_OP_SYNC;
     Pending pending;
     bool seen = false;
     std::string wrong;
     {
-      const Aside waiting([&] {
+      const TestThread waiting([&] {
         pending = agent->submit(op);
         static_cast<void>(pending.wait(kTimeout));
       });

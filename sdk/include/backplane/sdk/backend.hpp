@@ -59,7 +59,7 @@ int32_t probe(const bp_backend*, const bp_host* host, bp_error* err) {
 }
 
 // Throws BP_INVALID unless the rank is below the world size. Call it before sizes are computed from these numbers.
-inline void require_place(const bp_init& init) {
+inline void require_valid_rank(const bp_init& init) {
   if (init.world_size >= 1 && init.rank >= 0 && init.rank < init.world_size) return;
   throw Failure(BP_INVALID, "rank " + std::to_string(init.rank) + " is not in a world of " +
                                 std::to_string(init.world_size) + "; ranks count from 0 to world_size - 1");
@@ -68,7 +68,7 @@ inline void require_place(const bp_init& init) {
 template <typename Description>
 int32_t init(const bp_backend*, const bp_init* init, bp_agent* agent, bp_error* err) {
   return guarded(err, [init, agent] {
-    require_place(*init);
+    require_valid_rank(*init);
     std::unique_ptr<ProcessGroup> group = Description::init(Context(*init));
     if (!group) throw Failure(BP_INTERNAL, std::string("the init of backend ") + Description::id + " made no group");
     agent->kind = BP_KIND_PROCESS_GROUP;

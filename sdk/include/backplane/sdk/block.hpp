@@ -36,7 +36,7 @@ class Block {
   }
   std::byte* data() const { return data_.get(); }
   uint64_t size() const { return size_; }  // bytes; at least as requested, at most twice that
-  // The size of a new one.
+  // The size of a new block for this number of bytes.
   static uint64_t rounded(uint64_t bytes) {
     const uint64_t unit = unit_of(bytes);
     return (bytes + unit - 1) / unit * unit;
@@ -69,13 +69,13 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
 
   // Returns at least `bytes`, which return to the pool with the last reference. Throws std::bad_alloc.
   std::shared_ptr<std::byte> take(uint64_t bytes) {
-    const auto loan = std::make_shared<Loan>();
+    const auto borrowed = std::make_shared<BorrowedBlock>();
     if (bytes >= kSmallest) {
-      loan->home = shared_from_this();
-      find(bytes, &loan->block);
+      borrowed->home = shared_from_this();
+      find(bytes, &borrowed->block);
     }
-    if (loan->block.empty()) loan->block.emplace_back(bytes);
-    return {loan, loan->block.front().data()};
+    if (borrowed->block.empty()) borrowed->block.emplace_back(bytes);
+    return {borrowed, borrowed->block.front().data()};
   }
   // Frees the kept blocks, and all blocks that are returned later.
   void close() {
@@ -92,13 +92,13 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
  private:
   using Blocks = std::list<Block>;  // returning a block allocates nothing
 
-  struct Loan {
-    Loan() = default;
-    ~Loan() {
+  struct BorrowedBlock {
+    BorrowedBlock() = default;
+    ~BorrowedBlock() {
       if (home) home->give_back(&block);
     }
-    Loan(const Loan&) = delete;
-    Loan& operator=(const Loan&) = delete;
+    BorrowedBlock(const BorrowedBlock&) = delete;
+    BorrowedBlock& operator=(const BorrowedBlock&) = delete;
 
     Blocks block;  // one
     std::shared_ptr<BlockPool> home;

@@ -30,6 +30,7 @@ class Completion {
 
   // Like Work::wait.
   bool wait(int64_t timeout_ns) {
+    if (timeout_ns == 0 && !done()) return false;
     std::unique_lock lock(mutex_);
     const auto done = [this] { return done_.load(); };
     if (timeout_ns < 0) {

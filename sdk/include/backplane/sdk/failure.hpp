@@ -20,19 +20,36 @@
 
 namespace backplane::sdk {
 
+namespace detail {
+// Made when the plugin is loaded: copies of it need no memory.
+inline const std::runtime_error kNoMemoryForText("a failure occurred, and there was no memory for its text");
+}  // namespace detail
+
 class Failure : public std::runtime_error {
  public:
-  // `text` is one sentence: what failed, where, and what to do. `peer_rank` is the rank in this group that it is about,
-  // or -1.
+  // `text` is one sentence: what failed, where, and what to do. `peer_rank` is the rank in this group that the failure
+  // concerns, or -1.
   Failure(int32_t status, const std::string& text, int32_t peer_rank = -1, int64_t native_code = 0)
       : std::runtime_error(text), status_(status), peer_rank_(peer_rank), native_code_(native_code) {}
   explicit Failure(const bp_error& error) : Failure(error.status, error.text, error.peer_rank, error.native_code) {}
+
+  // The same for functions that cannot fail: without memory it has another text.
+  static Failure copy_of(const bp_error& error) noexcept {
+    try {
+      return Failure(error);
+    } catch (const std::bad_alloc&) {
+      return Failure(detail::kNoMemoryForText, error);
+    }
+  }
 
   int32_t status() const noexcept { return status_; }  // BP_INVALID ...
   int32_t peer_rank() const noexcept { return peer_rank_; }
   int64_t native_code() const noexcept { return native_code_; }
 
  private:
+  Failure(const std::runtime_error& text, const bp_error& error) noexcept
+      : std::runtime_error(text), status_(error.status), peer_rank_(error.peer_rank), native_code_(error.native_code) {}
+
   int32_t status_;
   int32_t peer_rank_;
   int64_t native_code_;

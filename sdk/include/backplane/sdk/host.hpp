@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backplane/base/log_limit.hpp"
 #include "failure.hpp"
 
 namespace backplane::sdk {
@@ -19,6 +20,10 @@ class Host {
 
   // `level` is a BP_LOG_* constant. Any thread.
   void log(uint32_t level, const std::string& text) const { host_->log(host_->ctx, level, text.c_str()); }
+  // Logs lines of one kind, at most one per period of `limit`.
+  void log(base::LogLimit& limit, uint32_t level, const std::string& text) const {
+    if (const auto omitted = limit.admit()) log(level, text + *omitted);
+  }
   // Reports that the group has failed, also while no operation is in flight (abi/host.h). Any thread, does not block.
   // The core then aborts the group on another thread.
   void report_failure(const Failure& why) const noexcept {

@@ -12,10 +12,10 @@
 //       std::atomic<uint64_t> started_ = 0;
 //     };
 //
-// Extensions (abi/ext/) pass through a layer if they are on the list of Layer::extension: those of the ids known here,
-// whose functions take no work, and backplane.device/1 and backplane.notify/1, whose works Layer unwraps by
-// Work::wait_on_stream and Work::on_end. A layer's own Work that holds the wrapped work forwards both as it forwards
-// wait. If its operation ends later than the wrapped one, it delivers the notice itself or supports none.
+// Layer::extension lists the extensions (abi/ext/) that pass through a layer: those without functions that take a work,
+// and backplane.device/1 and backplane.notify/1. For the works of these two it calls Work::wait_on_stream and
+// Work::on_end. A layer's own Work that holds the wrapped work forwards both as it forwards wait. If its operation ends
+// later than the wrapped one, it delivers the notice itself or supports none.
 //
 // A recv with bp_op.message consumes that message even if it fails. A layer that does not forward such a recv discards
 // the message with inner().drop(op).
@@ -71,7 +71,7 @@ class Inner {
     if (notify != nullptr && notify->on_end != nullptr) notify_ = notify;
   }
 
-  // Its native operations.
+  // The wrapped agent, with its native operations.
   const bp_agent& agent() const { return *agent_; }
 
   // As ProcessGroup::submit: returns nullptr if the operation is already done; throws Failure if it failed.
@@ -101,7 +101,7 @@ class Inner {
     const auto* probe = static_cast<const bp_probe_api*>(api_->extension(agent_->self, BP_EXT_PROBE));
     probe->drop(probe->ctx, op.message);
   }
-  // Of the device's table.
+  // Calls the function of the device's table.
   void copy(void* to, const void* from, uint64_t bytes) const {
     bp_error err;
     bp_error_init(&err);
@@ -182,7 +182,7 @@ class Layer : public ProcessGroup {
   const Inner& inner() const { return inner_; }
 
  private:
-  // Its works are this layer's.
+  // The device table of this layer, for works of this layer.
   class Device final : public DeviceTable {
    public:
     explicit Device(const Inner& inner) : inner_(inner) {}

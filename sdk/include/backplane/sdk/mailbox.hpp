@@ -37,7 +37,7 @@
 
 #include "completion.hpp"
 #include "probe.hpp"
-#include "tag_files.hpp"
+#include "tagged_lists.hpp"
 
 namespace backplane::sdk {
 
@@ -90,7 +90,7 @@ class Mailbox {
 
   // Posts a receive. The returned completion settles when a message has been copied into receive.data.
   std::shared_ptr<Completion> take(Receive receive);
-  // Posts a receive whose message was withdrawn again, with its old order. A receive of a probed message fails.
+  // Posts a receive again, with its old order, because its message was withdrawn. A receive of a probed message fails.
   void restore(Receive receive) {
     if (receive.is_probed) return receive.received->fail(taken_back_);
     post(std::move(receive));
@@ -134,17 +134,17 @@ class Mailbox {
     bool counted = false;         // in eager_bytes_
     std::optional<Failure> lost;  // held messages: why it cannot be received
   };
-  using Messages = TagFiles<Message>;
-  using Receives = TagFiles<Receive>;
+  using Messages = TaggedLists<Message>;
+  using Receives = TaggedLists<Receive>;
 
-  static bool hand_over(Message& message, Receive& receive);
+  static bool deliver_to(Message& message, Receive& receive);
   std::optional<Receives::Position> receive_for(const Message& message);
   std::optional<Messages::Position> message_for(int32_t source, uint64_t tag);
-  bool meet(Message& message);
+  bool match(Message& message);
   void place_announced(int32_t source, uint64_t tag, uint64_t size, uint64_t id, Fetch fetch, int64_t order);
   void post(Receive receive);
   std::list<Message>::iterator find_held(const bp_message* message);
-  static void lose(Message& message, const Failure& why);
+  static void mark_lost(Message& message, const Failure& why);
   const Failure* reason_to_fail(int32_t source) const;
 
   const uint64_t eager_limit_;

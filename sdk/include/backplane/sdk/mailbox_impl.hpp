@@ -17,7 +17,7 @@ inline std::shared_ptr<Completion> failed(const Failure& why) {
 }  // namespace detail
 
 // Returns false if the message was withdrawn.
-inline bool Mailbox::hand_over(Message& message, Receive& receive) {
+inline bool Mailbox::deliver_to(Message& message, Receive& receive) {
   const bool fits = message.size <= receive.capacity;
   if (receive.result != nullptr) {
     receive.result->source = message.source;
@@ -54,10 +54,10 @@ inline std::optional<Mailbox::Messages::Position> Mailbox::message_for(int32_t s
 }
 
 // Returns true if the message is finished: a receive was waiting for it, or it was withdrawn.
-inline bool Mailbox::meet(Message& message) {
+inline bool Mailbox::match(Message& message) {
   const auto receive = receive_for(message);
   if (!receive) return false;
-  if (hand_over(message, **receive)) receives_.erase(*receive);
+  if (deliver_to(message, **receive)) receives_.erase(*receive);
   return true;
 }
 
@@ -70,7 +70,7 @@ inline std::shared_ptr<Completion> Mailbox::put(int32_t source, uint64_t tag, co
   message.tag = tag;
   message.data = data;
   message.size = size;
-  if (meet(message)) return nullptr;
+  if (match(message)) return nullptr;
   if (size <= eager_limit_ && eager_bytes_ + size <= capacity_) {
     const auto* bytes = static_cast<const std::byte*>(data);
     if (size > 0) message.copy.assign(bytes, bytes + size);
@@ -95,7 +95,7 @@ inline void Mailbox::deliver(int32_t source, uint64_t tag, std::span<const std::
   message.size = data.size();
   message.on_taken = std::move(on_taken);
   const std::lock_guard lock(mutex_);
-  if (closed_ || meet(message)) return;
+  if (closed_ || match(message)) return;
   if (keep) {
     message.owner = keep();
   } else {
@@ -116,7 +116,7 @@ inline void Mailbox::place_announced(int32_t source, uint64_t tag, uint64_t size
   message.fetch = std::move(fetch);
   message.order = order;
   const std::lock_guard lock(mutex_);
-  if (closed_ || meet(message)) return;
+  if (closed_ || match(message)) return;
   messages_.insert(std::move(message));
 }
 
@@ -124,7 +124,7 @@ inline bool Mailbox::withdraw(int32_t source, uint64_t id) {
   const auto is_it = [source, id](const Message& m) { return m.fetch && m.source == source && m.id == id; };
   const std::lock_guard lock(mutex_);
   const auto held = std::find_if(held_.begin(), held_.end(), is_it);
-  if (held != held_.end()) lose(*held, taken_back_);
+  if (held != held_.end()) mark_lost(*held, taken_back_);
   return held != held_.end() || messages_.remove_if(is_it) > 0;
 }
 
@@ -139,7 +139,7 @@ inline std::shared_ptr<Completion> Mailbox::take(Receive receive) {
 inline void Mailbox::post(Receive receive) {
   const std::lock_guard lock(mutex_);
   while (const auto message = message_for(receive.source, receive.tag)) {
-    const bool has_it = hand_over(**message, receive);
+    const bool has_it = deliver_to(**message, receive);
     if ((*message)->counted) eager_bytes_ -= (*message)->size;
     messages_.erase(*message);
     if (has_it) return;
@@ -178,7 +178,7 @@ inline std::list<Mailbox::Message>::iterator Mailbox::find_held(const bp_message
 }
 
 // Fails a held message whose sender has reclaimed its buffer.
-inline void Mailbox::lose(Message& message, const Failure& why) {
+inline void Mailbox::mark_lost(Message& message, const Failure& why) {
   message.lost.emplace(why);
   message.sent.reset();
   message.fetch = {};
@@ -200,7 +200,7 @@ inline std::shared_ptr<Completion> Mailbox::take(bp_message* which, Receive rece
   receive.is_probed = true;
   if (message->lost) {
     received->fail(*message->lost);
-  } else if (!hand_over(*message, receive)) {
+  } else if (!deliver_to(*message, receive)) {
     received->fail(taken_back_);
   }
   if (message->counted) eager_bytes_ -= message->size;
@@ -227,7 +227,7 @@ inline bool Mailbox::cancel(const Completion* which) noexcept {
       std::find_if(held_.begin(), held_.end(), [which](const Message& m) { return m.sent && m.sent.get() == which; });
   if (held != held_.end()) {
     held->sent->fail(cancelled_);
-    lose(*held, taken_back_);
+    mark_lost(*held, taken_back_);
     return true;
   }
   const size_t messages = messages_.remove_if([this, which](const Message& m) {
@@ -254,7 +254,7 @@ inline void Mailbox::close(const Failure& why, const Failure& for_senders) {
   receives_.for_each([&why](const Receive& receive) { receive.received->fail(why); });
   for (Message& message : held_) {
     if (message.sent) message.sent->fail(for_senders);
-    lose(message, why);
+    mark_lost(message, why);
     message.copy = {};
     message.owner.reset();
     message.counted = false;
@@ -280,7 +280,7 @@ inline void Mailbox::drop_peer(int32_t rank, const Failure& why, size_t others,
         message.source != rank || message.lost || (message.fetch ? keep && keep(message.id) : !message.sent);
     if (stays) continue;
     if (message.sent) message.sent->fail(why);
-    lose(message, why);
+    mark_lost(message, why);
   }
   receives_.remove_if([this, rank, &why](const Receive& r) {
     if (r.source != rank && !(r.source == BP_ANY_SOURCE && all_lost_)) return false;

@@ -14,11 +14,15 @@
 // if no receive matches, as long as this sender's waiting messages stay below Limits::window. The receiver returns
 // window by `credit` frames. Any other message is announced, and stays in the sender's buffer until its receiver is
 // `ready`. Its data follows in pieces of at most Limits::piece. If a message is cancelled, it is withdrawn, and the
-// receive that had taken it is posted again with its old order. If a receive is cancelled amid its data, the next
+// receive that had taken it is posted again with its old order. If a receive is cancelled during its data, the next
 // matching receive gets the message.
 //
 // FRAMES are returned as an owned copy (Bytes), or as a head and data in the sender's buffer (Frame), which saves a
 // copy. A backend uses only one of the two for each peer.
+//
+// OUT-OF-BAND DATA. A transport that moves the data of announced messages itself, as between the memories of devices,
+// passes `on_data`. The frame that stands for the data then has no payload, and holds the sender's whole buffer
+// (Frame). Its receiver gets the receive through `on_data`. Frames to this rank itself are carried like all others.
 //
 // THREADS. submit, cancel, abort, flush and lost: any thread. next and not_carried: one call at a time per peer;
 // arrived likewise. The callback `on_ready` means that next(peer) has a frame again. It may be called on any thread,
@@ -105,10 +109,17 @@ class Messenger {
 
   Messenger(int32_t rank, int32_t world_size, std::function<void(int32_t peer)> on_ready)
       : Messenger(rank, world_size, std::move(on_ready), Limits()) {}
-  Messenger(int32_t rank, int32_t world_size, std::function<void(int32_t peer)> on_ready, const Limits& limits)
+  // For out-of-band data. The transport moves exactly `size` bytes, in the order of these calls, into receive.data, and
+  // settles receive.received: neither lost nor abort does it from now on. Called by arrived, under a lock. If it
+  // throws, the receive stays with the Messenger.
+  using OnData = std::function<void(int32_t peer, uint64_t size, const Receive& receive)>;
+
+  Messenger(int32_t rank, int32_t world_size, std::function<void(int32_t peer)> on_ready, const Limits& limits,
+            OnData on_data = {})
       : rank_(rank),
         limits_(limits),
         on_ready_(std::move(on_ready)),
+        on_data_(std::move(on_data)),
         mailbox_(limits.eager, limits.window),
         peers_(static_cast<size_t>(world_size)) {}
 
@@ -116,11 +127,15 @@ class Messenger {
   // or the peer is lost. The Work must not outlive this object.
   std::unique_ptr<CompletionWork> submit(const bp_op& op);
   // The same for the backend's own collectives. Sizes are bytes. Use tags from 2^32 to 2^63 - 1.
-  std::unique_ptr<CompletionWork> send(int32_t peer, uint64_t tag, const void* data, uint64_t size);
+  // `sent`: the completion of a send that is not done at once; made if it is null.
+  std::unique_ptr<CompletionWork> send(int32_t peer, uint64_t tag, const void* data, uint64_t size,
+                                       std::shared_ptr<Completion> sent = nullptr);
   std::unique_ptr<CompletionWork> recv(int32_t peer, uint64_t tag, void* data, uint64_t capacity,
                                        bp_result* result = nullptr) {
     return recv({peer, tag, data, capacity, result, nullptr, 0, false}, nullptr);
   }
+  // `receive.received` is made if it is null. `message`: a probed one, which this call consumes, or null.
+  std::unique_ptr<CompletionWork> recv(Receive receive, bp_message* message);
 
   // A matched probe, like Mailbox::probe.
   bp_message* probe(int32_t source, uint64_t tag, bp_result& result) { return mailbox_.probe(source, tag, result); }
@@ -144,7 +159,7 @@ class Messenger {
   // The same as one array. The next call reports that the transport has taken the previous frame, which ends its send:
   // call it again as soon as that is true.
   bool next(int32_t peer, Bytes& frame);
-  // Reports instead that the transport will never take it. Its send ends when the peer is lost.
+  // Reports that the transport will never take the previous frame. Its send ends when the peer is lost.
   void not_carried(int32_t peer);
 
   // Processes a received frame. Throws BP_PEER_LOST if it is malformed: then call lost.
@@ -172,38 +187,40 @@ class Messenger {
     uint64_t offset;                 // bytes received
     std::optional<Receive> receive;  // the receive that has taken it
     Bytes stash;                     // data received after its receive was cancelled
+    bool is_cancelled = false;       // out-of-band: fail `receive` if the message is withdrawn
   };
   struct Peer {
     std::deque<Frame> frames;                            // ready to send, before any data
     std::map<uint64_t, Outgoing> out;                    // by id
-    std::deque<uint64_t> wanted;                         // ids in `out` whose receiver is ready
+    std::deque<uint64_t> ready_ids;                      // ids in `out` whose receiver is ready
     std::map<uint64_t, Incoming> in;                     // by the peer's id
     std::deque<std::weak_ptr<BorrowedBuffer>> borrowed;  // buffers of frames passed to the transport
-    bool carrying = false;                               // Bytes were passed to the transport and not confirmed
-    Buffer leaving;                                      // the buffer of their message, if they end it
-    std::vector<Buffer> stuck;                           // buffers of Bytes that the transport did not take
-    uint64_t waiting_there = 0;                          // eager bytes at the peer that no receive has taken
-    uint64_t owed = 0;                                   // eager bytes from it, received and not credited
+    bool is_sending = false;                             // Bytes were passed to the transport and not confirmed
+    Buffer unconfirmed;                                  // the buffer of their message, if they end it
+    std::vector<Buffer> not_taken;                       // buffers of Bytes that the transport did not take
+    uint64_t window_used = 0;                            // eager bytes at the peer that no receive has taken
+    uint64_t credit_due = 0;                             // eager bytes from it, received and not credited
     std::optional<Failure> lost;
 
     void fail_borrowed(const Failure& why);
+    void clear() noexcept;
   };
 
-  std::unique_ptr<CompletionWork> recv(Receive receive, bp_message* message);
   std::unique_ptr<CompletionWork> send_to_self(uint64_t tag, const void* data, uint64_t size);
   static Frame control(uint32_t kind, uint64_t tag, uint64_t id, uint64_t size);
-  [[noreturn]] static void refuse_frame(int32_t peer);
+  [[noreturn]] static void refuse_frame(int32_t peer, const std::string& what);
   Peer& at(int32_t peer) { return peers_[static_cast<size_t>(peer)]; }
   void queue(int32_t peer, Frame frame);
   bool has_frame(const Peer& peer) const;
   void take_frame(Peer& peer, Frame& frame);
   void take_piece(Peer& peer, Frame& frame);
-  void announced(int32_t peer, const Head& head);
-  void is_ready(int32_t peer, const Head& head);
-  void taken(int32_t peer, uint64_t size);
+  void announce_arrived(int32_t peer, const Head& head);
+  void ready_arrived(int32_t peer, const Head& head);
+  void add_credit(int32_t peer, uint64_t size);
   bool fetch(int32_t peer, uint64_t id, Receive* receive);
-  void came(int32_t peer, uint64_t id, std::span<const std::byte> data);
-  void withdrawn(int32_t peer, uint64_t id);
+  void data_arrived(int32_t peer, uint64_t id, std::span<const std::byte> data);
+  void data_arrived_out_of_band(int32_t peer, const Head& head);
+  void withdraw_arrived(int32_t peer, uint64_t id);
   void cancel_send(int32_t peer, uint64_t id);
   void cancel_recv(const Completion* which);
   void fail_all(const Failure& why);
@@ -212,6 +229,8 @@ class Messenger {
   const int32_t rank_;
   const Limits limits_;
   const std::function<void(int32_t)> on_ready_;
+  const OnData on_data_;  // empty: data is in the frames
+  const Failure cancelled_{BP_CANCELLED, "cancelled by this rank"};
   Mailbox mailbox_;  // its lock may be held while mutex_ is taken, never the other way round
   MailboxProbe probe_{mailbox_};
   std::mutex mutex_;

@@ -14,6 +14,17 @@ inline void Messenger::Peer::fail_borrowed(const Failure& why) {
   }
 }
 
+inline void Messenger::Peer::clear() noexcept {
+  frames.clear();
+  out.clear();
+  ready_ids.clear();
+  in.clear();
+  borrowed.clear();
+  unconfirmed.reset();
+  not_taken.clear();
+  is_sending = false;
+}
+
 inline void Messenger::lost(int32_t peer, const Failure& why, bool borrowed_too) {
   std::vector<std::shared_ptr<Completion>> failing;
   {
@@ -26,7 +37,7 @@ inline void Messenger::lost(int32_t peer, const Failure& why, bool borrowed_too)
       if (frame.buffer) frame.buffer->fail(why);
     }
     // Only the transport knows whether the peer received the last Bytes before it was lost.
-    for (const Buffer& buffer : p.stuck) buffer->fail(why);
+    for (const Buffer& buffer : p.not_taken) buffer->fail(why);
     if (borrowed_too) p.fail_borrowed(why);
     for (auto& [id, m] : p.in) {
       if (m.receive) failing.push_back(m.receive->received);
@@ -36,9 +47,9 @@ inline void Messenger::lost(int32_t peer, const Failure& why, bool borrowed_too)
       return m.receive || m.stash.empty() || m.offset < m.size;  // the others have arrived whole
     });
     p.out.clear();
-    p.wanted.clear();
+    p.ready_ids.clear();
     p.frames.clear();
-    p.stuck.clear();
+    p.not_taken.clear();
     changed_.notify_all();
   }
   for (const auto& completion : failing) completion->fail(why);
@@ -68,13 +79,13 @@ inline void Messenger::fail_all(const Failure& why) {
     for (const Frame& frame : p.frames) {
       if (frame.buffer) frame.buffer->fail(why);
     }
-    if (p.leaving) p.leaving->fail(why);
-    for (const Buffer& buffer : p.stuck) buffer->fail(why);
+    if (p.unconfirmed) p.unconfirmed->fail(why);
+    for (const Buffer& buffer : p.not_taken) buffer->fail(why);
     p.fail_borrowed(why);
     for (auto& [id, m] : p.in) {
       if (m.receive) m.receive->received->fail(why);
     }
-    p = Peer{};
+    p.clear();
   }
   changed_.notify_all();
   for (size_t peer = 0; peer < peers_.size(); ++peer) on_ready_(static_cast<int32_t>(peer));
@@ -87,7 +98,7 @@ inline bool Messenger::aborted() {
 
 inline bool Messenger::busy() const {
   return std::any_of(peers_.begin(), peers_.end(),
-                     [](const Peer& p) { return p.carrying || !p.frames.empty() || !p.wanted.empty(); });
+                     [](const Peer& p) { return p.is_sending || !p.frames.empty() || !p.ready_ids.empty(); });
 }
 
 inline bool Messenger::flush(int64_t timeout_ns) {

@@ -19,8 +19,8 @@ inline Messenger::Frame Messenger::control(uint32_t kind, uint64_t tag, uint64_t
   return frame;
 }
 
-inline void Messenger::refuse_frame(int32_t peer) {
-  throw Failure(BP_PEER_LOST, "rank " + std::to_string(peer) + " sent a malformed frame", peer);
+inline void Messenger::refuse_frame(int32_t peer, const std::string& what) {
+  throw Failure(BP_PEER_LOST, "rank " + std::to_string(peer) + " sent a malformed frame: " + what, peer);
 }
 
 inline size_t Messenger::frame_size(const std::byte* bytes, uint64_t max_payload) {
@@ -42,14 +42,18 @@ inline std::unique_ptr<CompletionWork> Messenger::submit(const bp_op& op) {
   throw Failure(BP_UNSUPPORTED, "this backend has no native collectives; the core runs them over send and recv");
 }
 
-// `message`: the probed one, or null.
 inline std::unique_ptr<CompletionWork> Messenger::recv(Receive receive, bp_message* message) {
-  std::shared_ptr<Completion> received;
+  std::shared_ptr<Completion> received = receive.received;
   std::unique_ptr<CompletionWork> work;
   // Allocates before it posts: a caller that gets an out-of-memory failure frees its buffer.
   try {
-    received = std::make_shared<Completion>();
-    work = std::make_unique<CompletionWork>(received, [this, which = received.get()] { cancel_recv(which); });
+    if (!received) received = std::make_shared<Completion>();
+    work = std::make_unique<CompletionWork>(received, [this, which = received.get()] {
+      guarded(nullptr, [this, which] {  // on out-of-memory, the receive is not cancelled
+        cancel_recv(which);
+        return BP_OK;
+      });
+    });
   } catch (const std::bad_alloc&) {
     if (message != nullptr) mailbox_.drop(message);
     throw;
@@ -75,14 +79,15 @@ inline std::unique_ptr<CompletionWork> Messenger::send_to_self(uint64_t tag, con
   }
 }
 
-inline std::unique_ptr<CompletionWork> Messenger::send(int32_t peer, uint64_t tag, const void* data, uint64_t size) {
-  if (peer == rank_) return send_to_self(tag, data, size);
+inline std::unique_ptr<CompletionWork> Messenger::send(int32_t peer, uint64_t tag, const void* data, uint64_t size,
+                                                       std::shared_ptr<Completion> sent) {
+  if (peer == rank_ && !on_data_) return send_to_self(tag, data, size);
   const auto* bytes = static_cast<const std::byte*>(data);
   const std::lock_guard lock(mutex_);
   Peer& p = at(peer);
   if (aborted_) throw Failure(*aborted_);
   if (p.lost) throw Failure(*p.lost);
-  const bool is_eager = size <= limits_.eager && p.waiting_there + size + kOverhead <= limits_.window;
+  const bool is_eager = size <= limits_.eager && p.window_used + size + kOverhead <= limits_.window;
   const uint64_t id = ++next_id_;
   Frame frame = control(is_eager ? detail::kEager : detail::kAnnounce, tag, id, size);
   if (is_eager) frame.head.payload = static_cast<uint32_t>(size);
@@ -90,20 +95,27 @@ inline std::unique_ptr<CompletionWork> Messenger::send(int32_t peer, uint64_t ta
     if (size > 0) frame.copy.assign(bytes, bytes + size);
     frame.data = frame.copy;
     queue(peer, std::move(frame));
-    p.waiting_there += size + kOverhead;
+    p.window_used += size + kOverhead;
     return nullptr;
   }
-  auto sent = std::make_shared<Completion>();
-  auto work = std::make_unique<CompletionWork>(sent, [this, peer, id] { cancel_send(peer, id); });
+  if (!sent) sent = std::make_shared<Completion>();
+  auto work = std::make_unique<CompletionWork>(sent, [this, peer, id] {
+    guarded(nullptr, [this, peer, id] {  // on out-of-memory, the send is not cancelled
+      cancel_send(peer, id);
+      return BP_OK;
+    });
+  });
   auto buffer = std::make_shared<BorrowedBuffer>(std::move(sent));
+  std::map<uint64_t, Outgoing> announced;
   if (is_eager) {
     frame.data = {bytes, size};
     frame.buffer = std::move(buffer);
-    p.waiting_there += size + kOverhead;
   } else {
-    p.out.emplace(id, Outgoing{bytes, size, 0, std::move(buffer)});
+    announced.emplace(id, Outgoing{bytes, size, 0, std::move(buffer)});
   }
   queue(peer, std::move(frame));
+  p.out.merge(announced);  // nothing fails from here on
+  if (is_eager) p.window_used += size + kOverhead;
   return work;
 }
 
@@ -115,7 +127,7 @@ inline void Messenger::queue(int32_t peer, Frame frame) {
 }
 
 inline bool Messenger::has_frame(const Peer& p) const {
-  return !aborted_ && !p.lost && (!p.frames.empty() || !p.wanted.empty() || p.owed >= limits_.window / 4);
+  return !aborted_ && !p.lost && (!p.frames.empty() || !p.ready_ids.empty() || p.credit_due >= limits_.window / 4);
 }
 
 inline bool Messenger::has_frame(int32_t peer) {
@@ -137,9 +149,9 @@ inline bool Messenger::next(int32_t peer, Frame& frame) {
 inline bool Messenger::next(int32_t peer, Bytes& bytes) {
   const std::lock_guard lock(mutex_);
   Peer& p = at(peer);
-  p.leaving.reset();
-  p.carrying = has_frame(p);
-  if (!p.carrying) {
+  p.unconfirmed.reset();
+  p.is_sending = has_frame(p);
+  if (!p.is_sending) {
     changed_.notify_all();
     return false;
   }
@@ -148,17 +160,17 @@ inline bool Messenger::next(int32_t peer, Bytes& bytes) {
   bytes.resize(kHeadSize + frame.data.size());
   std::memcpy(bytes.data(), &frame.head, kHeadSize);
   if (!frame.data.empty()) std::memcpy(bytes.data() + kHeadSize, frame.data.data(), frame.data.size());
-  if (!p.out.contains(frame.head.id)) p.leaving = std::move(frame.buffer);
+  if (!p.out.contains(frame.head.id)) p.unconfirmed = std::move(frame.buffer);
   return true;
 }
 
 inline void Messenger::not_carried(int32_t peer) {
   const std::lock_guard lock(mutex_);
   Peer& p = at(peer);
-  p.carrying = false;
-  if (p.leaving && p.lost) p.leaving->fail(*p.lost);
-  if (p.leaving && !p.lost) p.stuck.push_back(p.leaving);
-  p.leaving.reset();
+  p.is_sending = false;
+  if (p.unconfirmed && p.lost) p.unconfirmed->fail(*p.lost);
+  if (p.unconfirmed && !p.lost) p.not_taken.push_back(p.unconfirmed);
+  p.unconfirmed.reset();
   changed_.notify_all();
 }
 
@@ -166,89 +178,95 @@ inline void Messenger::take_frame(Peer& p, Frame& frame) {
   if (!p.frames.empty()) {
     frame = std::move(p.frames.front());
     p.frames.pop_front();
-  } else if (!p.wanted.empty()) {
+  } else if (!p.ready_ids.empty()) {
     take_piece(p, frame);
   } else {
-    frame = control(detail::kCredit, 0, 0, std::exchange(p.owed, 0));
+    frame = control(detail::kCredit, 0, 0, std::exchange(p.credit_due, 0));
   }
 }
 
 inline void Messenger::take_piece(Peer& p, Frame& frame) {
-  const auto message = p.out.find(p.wanted.front());
+  const auto message = p.out.find(p.ready_ids.front());
   Outgoing& m = message->second;
-  const uint64_t size = std::min(m.size - m.offset, limits_.piece);
+  const uint64_t size = on_data_ ? m.size : std::min(m.size - m.offset, limits_.piece);
   frame = control(detail::kData, 0, message->first, m.size);
-  frame.head.payload = static_cast<uint32_t>(size);
+  if (!on_data_) frame.head.payload = static_cast<uint32_t>(size);
   frame.data = {m.data + m.offset, size};
   frame.buffer = m.buffer;
   m.offset += size;
   if (m.offset < m.size) return;
   p.out.erase(message);
-  p.wanted.pop_front();
+  p.ready_ids.pop_front();
 }
 
 inline void Messenger::arrived(int32_t peer, std::span<const std::byte> bytes) {
   Head head{};
-  if (bytes.size() < kHeadSize) refuse_frame(peer);
+  if (bytes.size() < kHeadSize) refuse_frame(peer, "it is shorter than a head");
   std::memcpy(&head, bytes.data(), kHeadSize);
   arrived(peer, head, bytes.subspan(kHeadSize));
 }
 
 inline void Messenger::arrived(int32_t peer, const Head& head, std::span<const std::byte> data,
                                const Mailbox::Keep& keep) {
-  if (head.payload != data.size() || (!data.empty() && !detail::carries_data(head.kind))) refuse_frame(peer);
+  if (head.payload != data.size() || (!data.empty() && !detail::carries_data(head.kind))) {
+    refuse_frame(peer, "it has " + std::to_string(data.size()) + " bytes of data, its head, of kind " +
+                           std::to_string(head.kind) + ", names " + std::to_string(head.payload));
+  }
   switch (head.kind) {
     case detail::kEager:
-      if (data.size() > limits_.eager) refuse_frame(peer);
+      if (data.size() > limits_.eager) refuse_frame(peer, "it is too large to be sent at once");
       return mailbox_.deliver(
-          peer, head.tag, data, [this, peer, size = data.size()] { taken(peer, size + kOverhead); }, keep);
+          peer, head.tag, data, [this, peer, size = head.payload] { add_credit(peer, size + kOverhead); }, keep);
     case detail::kAnnounce:
-      return announced(peer, head);
+      return announce_arrived(peer, head);
     case detail::kReady:
-      return is_ready(peer, head);
+      return ready_arrived(peer, head);
     case detail::kData:
-      return came(peer, head.id, data);
+      return on_data_ ? data_arrived_out_of_band(peer, head) : data_arrived(peer, head.id, data);
     case detail::kWithdraw:
-      return withdrawn(peer, head.id);
+      return withdraw_arrived(peer, head.id);
     case detail::kCredit: {
       const std::lock_guard lock(mutex_);
-      at(peer).waiting_there -= std::min(at(peer).waiting_there, head.size);
+      at(peer).window_used -= std::min(at(peer).window_used, head.size);
       return;
     }
     default:
-      refuse_frame(peer);
+      refuse_frame(peer, "kind " + std::to_string(head.kind) + " is unknown");
   }
 }
 
-inline void Messenger::announced(int32_t peer, const Head& head) {
+inline void Messenger::announce_arrived(int32_t peer, const Head& head) {
   {
     const std::lock_guard lock(mutex_);
-    if (head.size > INT64_MAX || !at(peer).in.emplace(head.id, Incoming{head.tag, head.size, 0, {}, {}}).second) {
-      refuse_frame(peer);
+    if (head.size > INT64_MAX) {
+      refuse_frame(peer, "it announces a message of " + std::to_string(head.size) + " bytes");
+    }
+    if (!at(peer).in.emplace(head.id, Incoming{head.tag, head.size, 0, {}, {}}).second) {
+      refuse_frame(peer, "it announces message " + std::to_string(head.id) + " again");
     }
   }
   mailbox_.announce(peer, head.tag, head.size, head.id,
                     [this, peer, id = head.id](Receive* receive) { return fetch(peer, id, receive); });
 }
 
-inline void Messenger::is_ready(int32_t peer, const Head& head) {
+inline void Messenger::ready_arrived(int32_t peer, const Head& head) {
   const std::lock_guard lock(mutex_);
   Peer& p = at(peer);
   const auto message = p.out.find(head.id);
   if (message == p.out.end()) return;  // it was withdrawn
   if (head.size != 0) {                // its receive was too small; it counts as received
     p.out.erase(message);
-  } else if (std::find(p.wanted.begin(), p.wanted.end(), head.id) == p.wanted.end()) {
-    p.wanted.push_back(head.id);
+  } else if (std::find(p.ready_ids.begin(), p.ready_ids.end(), head.id) == p.ready_ids.end()) {
+    p.ready_ids.push_back(head.id);
     on_ready_(peer);
   }
 }
 
 // An eager message of the peer was received. The mailbox's lock is held.
-inline void Messenger::taken(int32_t peer, uint64_t size) {
+inline void Messenger::add_credit(int32_t peer, uint64_t size) {
   const std::lock_guard lock(mutex_);
-  at(peer).owed += size;
-  if (at(peer).owed >= limits_.window / 4) on_ready_(peer);
+  at(peer).credit_due += size;
+  if (at(peer).credit_due >= limits_.window / 4) on_ready_(peer);
 }
 
 // A receive has matched an announced message; null: it is too small. The mailbox's lock is held.
@@ -269,18 +287,23 @@ inline bool Messenger::fetch(int32_t peer, uint64_t id, Receive* receive) {
     at(peer).in.erase(message);
     return true;
   }
+  if (!has_begun) queue(peer, control(detail::kReady, 0, id, 0));
   m.receive = *receive;
   m.stash = {};
-  if (!has_begun) queue(peer, control(detail::kReady, 0, id, 0));
   return true;
 }
 
-inline void Messenger::came(int32_t peer, uint64_t id, std::span<const std::byte> data) {
+inline void Messenger::data_arrived(int32_t peer, uint64_t id, std::span<const std::byte> data) {
   const std::lock_guard lock(mutex_);
   const auto message = at(peer).in.find(id);
   if (message == at(peer).in.end()) return;
   Incoming& m = message->second;
-  if ((!m.receive && m.stash.empty()) || data.size() > m.size - m.offset) refuse_frame(peer);
+  if (!m.receive && m.stash.empty()) {
+    refuse_frame(peer, "its data are of message " + std::to_string(id) + ", which was not requested");
+  }
+  if (data.size() > m.size - m.offset) {
+    refuse_frame(peer, "its data exceed message " + std::to_string(id) + " of " + std::to_string(m.size) + " bytes");
+  }
   std::byte* to = m.receive ? static_cast<std::byte*>(m.receive->data) : m.stash.data();
   if (!data.empty()) std::memcpy(to + m.offset, data.data(), data.size());
   m.offset += data.size();
@@ -289,40 +312,58 @@ inline void Messenger::came(int32_t peer, uint64_t id, std::span<const std::byte
   at(peer).in.erase(message);
 }
 
-inline void Messenger::withdrawn(int32_t peer, uint64_t id) {
+inline void Messenger::data_arrived_out_of_band(int32_t peer, const Head& head) {
+  const std::lock_guard lock(mutex_);
+  const auto message = at(peer).in.find(head.id);
+  if (message == at(peer).in.end() || !message->second.receive) {
+    refuse_frame(peer, "its data are of message " + std::to_string(head.id) + ", which was not requested");
+  }
+  if (message->second.size != head.size) {
+    refuse_frame(peer, "it brings " + std::to_string(head.size) + " bytes of message " + std::to_string(head.id) +
+                           ", which has " + std::to_string(message->second.size));
+  }
+  on_data_(peer, head.size, *message->second.receive);
+  at(peer).in.erase(message);
+}
+
+inline void Messenger::withdraw_arrived(int32_t peer, uint64_t id) {
   mailbox_.withdraw(peer, id);
   std::optional<Receive> receive;
+  bool is_cancelled = false;
   {
     const std::lock_guard lock(mutex_);
     const auto message = at(peer).in.find(id);
     if (message == at(peer).in.end()) return;
     receive = std::move(message->second.receive);
+    is_cancelled = message->second.is_cancelled;
     at(peer).in.erase(message);
   }
-  if (receive) mailbox_.restore(std::move(*receive));
+  if (!receive) return;
+  is_cancelled ? receive->received->fail(cancelled_) : mailbox_.restore(std::move(*receive));
 }
 
 // No effect once all frames of the message have been given out.
 inline void Messenger::cancel_send(int32_t peer, uint64_t id) {
-  const Failure cancelled(BP_CANCELLED, "cancelled by this rank");
   const std::lock_guard lock(mutex_);
   Peer& p = at(peer);
   if (const auto message = p.out.find(id); message != p.out.end()) {
-    message->second.buffer->fail(cancelled);
+    queue(peer, control(detail::kWithdraw, 0, id, 0));
+    message->second.buffer->fail(cancelled_);
     p.out.erase(message);
-    std::erase(p.wanted, id);
-    return queue(peer, control(detail::kWithdraw, 0, id, 0));
+    std::erase(p.ready_ids, id);
+    return;
   }
   const auto frame = std::find_if(p.frames.begin(), p.frames.end(), [id](const Frame& f) {
     return f.head.kind == detail::kEager && f.buffer && f.head.id == id;
   });
   if (frame == p.frames.end()) return;
-  frame->buffer->fail(cancelled);
-  p.waiting_there -= std::min<uint64_t>(p.waiting_there, frame->head.payload + kOverhead);
+  frame->buffer->fail(cancelled_);
+  p.window_used -= std::min<uint64_t>(p.window_used, frame->head.payload + kOverhead);
   p.frames.erase(frame);
 }
 
-// A waiting receive fails. If its message is in transit, the next receive gets the message with the data so far.
+// A waiting receive fails. If its message is in transit, the next receive gets the message with the data so far;
+// out-of-band, the receive fails only if the message is withdrawn.
 inline void Messenger::cancel_recv(const Completion* which) {
   if (mailbox_.cancel(which)) return;
   std::optional<Receive> receive;
@@ -333,6 +374,10 @@ inline void Messenger::cancel_recv(const Completion* which) {
     for (; peer < static_cast<int32_t>(peers_.size()) && !receive; ++peer) {
       for (auto& [its_id, m] : at(peer).in) {
         if (!m.receive || m.receive->received.get() != which) continue;
+        if (on_data_) {
+          m.is_cancelled = true;
+          return;
+        }
         id = its_id, tag = m.tag, size = m.size;
         m.stash.resize(std::max<uint64_t>(m.size, 1));
         if (m.offset > 0) std::memcpy(m.stash.data(), m.receive->data, m.offset);
@@ -344,7 +389,7 @@ inline void Messenger::cancel_recv(const Completion* which) {
     --peer;
   }
   if (!receive) return;
-  receive->received->fail(Failure(BP_CANCELLED, "cancelled by this rank"));
+  receive->received->fail(cancelled_);
   mailbox_.announce_again(peer, tag, size, id, [this, peer, id](Receive* next) { return fetch(peer, id, next); });
 }
 

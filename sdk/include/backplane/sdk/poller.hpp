@@ -8,8 +8,7 @@
 //       sleep.watch(library_event_fd(worker_), POLLIN);  // false: the thread sleeps until one is ready ...
 //       return busy;                                     // ... or until wake()
 //     }
-//     sdk::Poller poller_{[this](sdk::Poller::Sleep& s) { return progress(s); }, [this](const sdk::Failure& f) { ...
-//     }};
+//     sdk::Poller poller_{[this](auto& sleep) { return progress(sleep); }, [this](const auto& failure) { ... }};
 //
 // Without a watched descriptor the thread pauses between calls: briefly at first, then longer while it is idle, at most
 // kLongestPause. wake() ends the pause. An idle group then costs a thousand short calls per second; with a descriptor

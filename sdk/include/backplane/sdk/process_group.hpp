@@ -120,7 +120,7 @@ inline int32_t work_wait(void*, bp_work* work, int64_t timeout_ns, bp_error* err
 inline int32_t work_test(void* self, bp_work* work, bp_error* err) { return work_wait(self, work, 0, err); }
 inline void work_cancel(void*, bp_work* work) noexcept { work_of(work).cancel(); }
 inline void work_release(void*, bp_work* work) noexcept { delete &work_of(work); }
-inline void abort(void* self, const bp_error* why) noexcept { group_of(self).abort(Failure(*why)); }
+inline void abort(void* self, const bp_error* why) noexcept { group_of(self).abort(Failure::copy_of(*why)); }
 inline void destroy(void* self) noexcept { delete &group_of(self); }
 inline const void* extension(void* self, const char* id) noexcept {
   try {

@@ -177,7 +177,7 @@ inline int32_t rpc_send(void* self, int32_t to, const bp_rpc_message* message, i
     return BP_OK;
   });
 }
-inline void rpc_abort(void* self, const bp_error* why) noexcept { rpc_agent_of(self).abort(Failure(*why)); }
+inline void rpc_abort(void* self, const bp_error* why) noexcept { rpc_agent_of(self).abort(Failure::copy_of(*why)); }
 inline void rpc_destroy(void* self) noexcept { delete &rpc_agent_of(self); }
 inline const void* rpc_extension(void* self, const char* id) noexcept {
   try {
@@ -204,7 +204,7 @@ int32_t init_rpc(const bp_backend* backend, const bp_init* init, bp_agent* agent
     if (init->kind != BP_KIND_RPC) return detail::init<Description>(backend, init, agent, err);
   }
   return guarded(err, [init, agent] {
-    require_place(*init);
+    require_valid_rank(*init);
     if (init->kind != BP_KIND_RPC) {
       throw Failure(BP_INVALID, std::string(Description::id) + " makes RPC agents, not process groups");
     }

@@ -29,6 +29,7 @@
 
 #include "backplane/base/deadline.hpp"
 #include "backplane/base/descriptor.hpp"
+#include "listening.hpp"
 #include "process_group.hpp"
 
 namespace backplane::sdk {
@@ -44,7 +45,7 @@ struct Greeting {  // the first bytes of each connection
   int32_t rank;
   int32_t world_size;
 };
-struct Endpoint {  // in the store
+struct Endpoint {  // in the store, before host_identity()
   Secret secret;
   uint32_t size;
   sockaddr_storage address;
@@ -102,12 +103,28 @@ inline std::string await_value(const Context& context, const std::string& key, c
   }
 }
 
-inline Descriptor connect_to(const Context& context, int32_t peer, const Deadline& deadline) {
-  const std::string what = "connecting to rank " + std::to_string(peer);
+// The address of an endpoint, without its port.
+inline std::string address_of(const Endpoint& endpoint) {
+  std::array<char, NI_MAXHOST> text{};
+  const auto* const name = reinterpret_cast<const sockaddr*>(&endpoint.address);
+  const socklen_t size = std::min<uint32_t>(endpoint.size, sizeof endpoint.address);
+  const int code = ::getnameinfo(name, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
+  return code == 0 ? text.data() : "an unknown address";
+}
+
+inline Listener listener_of(int32_t rank, const Endpoint& endpoint, std::string host) {
+  return {"rank " + std::to_string(rank), std::move(host), address_of(endpoint)};
+}
+
+inline Descriptor connect_to(const Context& context, int32_t peer, const Endpoint& mine, const Deadline& deadline) {
+  std::string what = "connecting to rank " + std::to_string(peer);
   const std::string value = await_value(context, endpoint_key(peer), deadline, peer, what);
   Endpoint to{};
-  if (value.size() != sizeof to) throw Failure(BP_INTERNAL, what + ": its address in the store is malformed", peer);
+  if (value.size() < sizeof to) throw Failure(BP_INTERNAL, what + ": its address in the store is malformed", peer);
   std::memcpy(&to, value.data(), sizeof to);
+  refuse_loopback_between_hosts(listener_of(context.rank, mine, base::host_identity()),
+                                listener_of(peer, to, value.substr(sizeof to)), peer);
+  what += " at " + address_of(to);
   Descriptor fd(::socket(to.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) fail_socket(BP_RESOURCE, what, peer);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.address), to.size) != 0) {
@@ -186,18 +203,20 @@ inline void accept_above(const Context& context, int listener, const Secret& sec
 }  // namespace detail
 
 // Connects this rank to each rank of the group. Returns the sockets by rank; the own one is empty. `address` is a
-// numeric address of this host that the other ranks can reach. The sockets are non-blocking and close-on-exec, with
-// TCP_NODELAY; write with MSG_NOSIGNAL. For init: blocks up to context.timeout_ns, fails with BP_CANCELLED on abort.
-// Throws BP_INVALID for a bad address, BP_TIMEOUT naming the missing ranks, BP_PEER_LOST, BP_RESOURCE.
+// numeric address of this host that the other ranks can reach; if empty, listening_address() chooses one. The sockets
+// are non-blocking and close-on-exec, with TCP_NODELAY; write with MSG_NOSIGNAL. For init: blocks up to
+// context.timeout_ns, fails with BP_CANCELLED on abort. Throws BP_INVALID for a bad address, BP_TIMEOUT naming the
+// missing ranks, BP_PEER_LOST, BP_RESOURCE.
 inline std::vector<Descriptor> connect_all(const Context& context, const std::string& address) {
   const Deadline deadline = Deadline::after(context.timeout_ns);
   std::vector<Descriptor> sockets(static_cast<size_t>(context.world_size));
   if (context.world_size == 1) return sockets;
   detail::Endpoint mine{};
-  const Descriptor listener = detail::listen_at(address, context.world_size, mine);
-  context.host.store_set(detail::endpoint_key(context.rank), {reinterpret_cast<const char*>(&mine), sizeof mine});
+  const Descriptor listener = detail::listen_at(listening_address(context, address), context.world_size, mine);
+  const std::string endpoint(reinterpret_cast<const char*>(&mine), sizeof mine);
+  context.host.store_set(detail::endpoint_key(context.rank), endpoint + base::host_identity());
   for (int32_t peer = 0; peer < context.rank; ++peer) {
-    sockets[static_cast<size_t>(peer)] = detail::connect_to(context, peer, deadline);
+    sockets[static_cast<size_t>(peer)] = detail::connect_to(context, peer, mine, deadline);
   }
   detail::accept_above(context, listener.get(), mine.secret, deadline, sockets);
   for (const Descriptor& fd : sockets) {

@@ -81,17 +81,17 @@ class Workers {
   // Fails waiting tasks and all later ones, and stops running tasks. Any thread, does not block. Only the first call
   // has an effect.
   void abort(const Failure& why) {
-    std::vector<std::shared_ptr<Task>> told;
+    std::vector<std::shared_ptr<Task>> tasks;
     std::vector<Run> dropped;
     {
       const std::lock_guard lock(mutex_);
       if (!ended_) ended_.emplace(why);
-      told.assign(tasks_.begin(), tasks_.end());
-      for (const auto& task : told) dropped.push_back(task->stop_with(*ended_));
+      tasks.assign(tasks_.begin(), tasks_.end());
+      for (const auto& task : tasks) dropped.push_back(task->stop_with(*ended_));
       tasks_.remove_if([](const auto& task) { return !task->has_started; });
     }
     // Without the lock: stop callbacks run the author's code. They are deregistered before their task ends.
-    for (const auto& task : told) task->stop.request_stop();
+    for (const auto& task : tasks) task->stop.request_stop();
   }
 
  private:

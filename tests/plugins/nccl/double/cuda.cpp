@@ -84,7 +84,7 @@ void double_fail(int device, uint64_t number) {
 uint64_t double_calls() { return calls.load(); }
 
 const char* cudaGetErrorString(cudaError_t error) {
-  return error == cudaSuccess ? "no error" : "an error of the double";
+  return error == cudaSuccess ? "no error" : "an error of the test double";
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 
@@ -151,7 +151,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
     if (goes_to_device != to_device || comes_from_device != from_device) return cudaErrorInvalidValue;
   }
   double_::stream_of(stream).add([to, from, size] { std::memcpy(to, from, size); });
-  // The device does not reach ordinary memory: whoever asks waits until it was copied.
+  // A copy from or to pageable memory blocks the caller until it is done.
   return target && source ? cudaSuccess : cudaStreamSynchronize(stream);
 }
 
@@ -167,7 +167,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
     *stream = new CUstream_st;
     return cudaSuccess;
   } catch (const std::system_error&) {
-    return cudaErrorMemoryAllocation;  // no thread to be had
+    return cudaErrorMemoryAllocation;  // no thread can be created
   }
 }
 

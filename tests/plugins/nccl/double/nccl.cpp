@@ -29,7 +29,7 @@ namespace {
 
 std::array<std::atomic<uint64_t>, 64> launches;  // by device
 
-// A communicator, kept by its handle and by the operations in streams.
+// A communicator, owned by its handle and by its operations in streams.
 class Comm {
  public:
   Comm(const Id& id, int its_rank, int its_size) : rank(its_rank), size(its_size), segment_(id, its_rank, its_size) {
@@ -45,14 +45,14 @@ class Comm {
   const int device = current_device();
   std::map<int, std::pair<ncclDataType_t, std::vector<std::byte>>> scalars;  // by ncclRedOp_t - ncclNumOps
   int next_op = 1;
-  int id_fd = -1;  // of the process that made the id, until all ranks have come
+  int id_fd = -1;  // in the process that created the id, until all ranks have attached
 
   ~Comm() { drop_id(); }
   void drop_id() {
     if (id_fd >= 0) ::close(std::exchange(id_fd, -1));
   }
 
-  // Something takes effect in the background: the first to ask are told to ask again.
+  // A call takes effect in the background: the next queries of the state return ncclInProgress.
   void begin() { in_progress_.store(setting("BACKPLANE_DOUBLE_SLOW", 1)); }
 
   ncclResult_t state() {
@@ -63,7 +63,7 @@ class Comm {
     return in_progress_.load() > 0 && in_progress_.fetch_sub(1) > 0 ? ncclInProgress : ncclSuccess;
   }
 
-  // May operations be started? Not while something takes effect.
+  // Whether operations may be started: not while a call takes effect.
   bool ready() { return error_.load() == ncclSuccess && segment_.complete() && in_progress_.load() <= 0; }
 
   void finalize() {
@@ -76,7 +76,7 @@ class Comm {
     return turn_ == launched_;
   }
 
-  // All that is launched stops as soon as its stream comes to it.
+  // Launched operations stop as soon as their streams reach them.
   void stop() {
     {
       const std::lock_guard lock(mutex_);
@@ -89,14 +89,14 @@ class Comm {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  // Waits for the streams to have come that far. What a real library waits for is not bounded; here it is told.
+  // Waits until the streams have reached them. The real library waits without limit; this one reports a hang.
   void await_stopped() {
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, std::chrono::seconds(30), [this] { return turn_ == launched_; })) return;
-    violated("ncclCommAbort waits for a stream that does not come to the communicator's operations");
+    violated("ncclCommAbort waits for a stream that does not reach the communicator's operations");
   }
 
-  // What was launched together, at its turn: a communicator does one thing after the other, whatever the streams.
+  // Launches a group of operations. A communicator runs its launches in order, in any streams.
   void launch(const std::shared_ptr<Comm>& self, Stream& stream, std::vector<Operation> operations) {
     std::unique_lock lock(mutex_);
     const uint64_t turn = launched_++;
@@ -118,7 +118,7 @@ class Comm {
   }
 
  private:
-  // What is late, if it is time. False: it is not.
+  // Adds late launches to their streams, once it is time or `now`. False: it is not time yet.
   bool enter_streams(bool now) {
     const std::lock_guard lock(mutex_);
     if (!now && !late_.empty() && std::chrono::steady_clock::now() < late_until_) return false;
@@ -126,7 +126,7 @@ class Comm {
     return true;
   }
 
-  // By the thread that launches, which waits while the stream is full.
+  // Like NCCL's launching thread, which waits while the stream is full.
   void add(Stream& stream, std::function<void()> kernel) {
     stream.add_behind(std::move(kernel), [this] { --entering_; });
   }
@@ -155,7 +155,7 @@ class Comm {
   ncclResult_t fails_with_ = ncclSuccess;
   int64_t fails_at_ = 0;
   uint64_t launched_ = 0;
-  std::atomic<int> entering_ = 0;  // launched, and not in their stream yet
+  std::atomic<int> entering_ = 0;  // launches that are not in their stream yet
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t turn_ = 0;
@@ -163,7 +163,7 @@ class Comm {
   std::chrono::steady_clock::time_point late_until_;
 };
 
-// The descriptors of ids whose rank 0 has not come yet, by token.
+// The descriptors of ids whose rank 0 has not attached, by token.
 std::mutex ids_mutex;
 std::map<uint64_t, int>& ids() {
   static auto* const map = new std::map<uint64_t, int>;
@@ -172,7 +172,7 @@ std::map<uint64_t, int>& ids() {
 
 std::atomic<uint64_t> message_launches = 0;  // groups of sends and receives, each of them for one communicator
 
-// What this thread has called since ncclGroupStart: operations, and ncclCommAbort.
+// The calls of this thread since ncclGroupStart: operations and ncclCommAbort.
 struct Called {
   std::shared_ptr<Comm> comm;
   cudaStream_t stream;
@@ -218,7 +218,7 @@ ncclResult_t call(ncclComm_t comm, cudaStream_t stream, Operation operation) {
   for (const std::byte* const data : {operation.in, static_cast<const std::byte*>(operation.out)}) {
     if (data == nullptr || operation.count == 0) continue;
     const auto block = block_of(data);
-    if (!block) violated("an operation on memory that the device does not reach");
+    if (!block) violated("an operation on pageable memory");
     if (!block->is_host && block->device != c.device) violated("an operation on memory of another device");
   }
   if (size_of(operation.dtype) == 0 || (operation.peer < 0 || operation.peer >= c.size)) return ncclInvalidArgument;
@@ -267,7 +267,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* unique) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId unique, int rank, ncclConfig_t* config) {
   if (config == nullptr || config->size != sizeof *config || config->magic != 0xcafebeef || config->blocking != 0) {
-    return ncclInvalidArgument;  // the double plays non-blocking communicators
+    return ncclInvalidArgument;  // only non-blocking communicators are supported
   }
   if (fails()) return ncclUnhandledCudaError;
   Id id{};
@@ -370,7 +370,7 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
   return comm->comm->scalars.erase(op) == 1 ? ncclSuccess : ncclInvalidArgument;
 }
 
-#ifndef BACKPLANE_DOUBLE_OLD  // what an older library lacks
+#ifndef BACKPLANE_DOUBLE_OLD  // the optional functions
 ncclResult_t ncclAlltoAll(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclComm_t comm,
                           cudaStream_t stream) {
   if (in == out) violated("ncclAlltoAll in place");
@@ -384,12 +384,12 @@ ncclResult_t ncclMemFree(void* data) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t, void** handle) {
-  if (!comm->comm->ready()) violated("ncclCommRegister while the communicator is at work");
+  if (!comm->comm->ready()) violated("ncclCommRegister while the communicator is busy");
   *handle = data;
   return ncclSuccess;
 }
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*) {
-  if (!comm->comm->ready()) violated("ncclCommDeregister while the communicator is at work");
+  if (!comm->comm->ready()) violated("ncclCommDeregister while the communicator is busy");
   return ncclSuccess;
 }
 #endif

@@ -69,32 +69,32 @@ class Collective {
 
   std::optional<ncclResult_t> run() {
     segment_.descriptor(rank_) = {static_cast<uint64_t>(o_.kind), o_.count, o_.dtype, o_.op, o_.peer, 0};
-    if (!segment_.meet(stop_)) return {};
+    if (!segment_.barrier(stop_)) return {};
     bool agreed = true;
     for (int r = 0; r < size_; ++r) agreed &= segment_.descriptor(r) == segment_.descriptor(rank_);
-    if (!segment_.meet(stop_)) return {};
+    if (!segment_.barrier(stop_)) return {};
     if (!agreed) return ncclInvalidUsage;
-    return each_piece() ? std::optional(ncclSuccess) : std::nullopt;
+    return run_pieces() ? std::optional(ncclSuccess) : std::nullopt;
   }
 
  private:
-  // Everybody shows a piece, everybody takes from the pieces what it needs.
-  bool each_piece() {
+  // For each piece, all ranks publish theirs, then read those that they need.
+  bool run_pieces() {
     const int blocks = o_.kind == Kind::kReduceScatter || o_.kind == Kind::kAllToAll ? size_ : 1;
-    const uint64_t most = kSlot / width_;
+    const uint64_t max_count = kSlot / width_;
     for (int block = 0; block < blocks; ++block) {
-      for (uint64_t at = 0; at < o_.count; at += most) {
-        const uint64_t count = std::min(most, o_.count - at);
-        show(static_cast<uint64_t>(block) * o_.count + at, count);
-        if (!segment_.meet(stop_)) return false;
+      for (uint64_t at = 0; at < o_.count; at += max_count) {
+        const uint64_t count = std::min(max_count, o_.count - at);
+        publish(static_cast<uint64_t>(block) * o_.count + at, count);
+        if (!segment_.barrier(stop_)) return false;
         take(block, at, count);
-        if (!segment_.meet(stop_)) return false;
+        if (!segment_.barrier(stop_)) return false;
       }
     }
     return true;
   }
 
-  void show(uint64_t at, uint64_t count) {
+  void publish(uint64_t at, uint64_t count) {
     if (o_.kind == Kind::kBroadcast && rank_ != o_.peer) return;
     std::byte* const slot = segment_.slot(rank_);
     if (o_.op == ncclNumOps) {
@@ -129,7 +129,7 @@ class Collective {
     }
   }
 
-  // In the order of the ranks, so that all get the same bits.
+  // In rank order, so that all ranks get the same bits.
   void reduce(std::byte* out, uint64_t count) {
     const uint32_t dtype = dtype_of(o_.dtype);
     const uint32_t op = reduce_op_of(o_.op);
@@ -146,7 +146,7 @@ class Collective {
   const uint64_t width_;
 };
 
-// A message under way.
+// A message in transit.
 struct Message {
   const Operation* operation;
   uint64_t total;
@@ -157,7 +157,7 @@ struct Message {
 
 bool step_send(Pair& pair, Message& m) {
   if (pair.full.load() != 0) return false;
-  pair.size = static_cast<uint32_t>(std::min(kParcel, m.total - m.at));
+  pair.size = static_cast<uint32_t>(std::min(kChunk, m.total - m.at));
   pair.total = m.total;
   std::memcpy(pair.data, m.operation->in + m.at, pair.size);
   m.at += pair.size;
@@ -197,7 +197,7 @@ std::optional<ncclResult_t> run_messages(Segment& segment, int rank, const std::
   for (int idle = 0;;) {
     bool moved = false;
     bool all_done = true;
-    std::set<std::pair<Kind, int>> passed;  // of two messages to one peer, the first goes first
+    std::set<std::pair<Kind, int>> passed;  // messages of one kind and peer keep their order
     for (Message& m : messages) {
       const Operation& o = *m.operation;
       if (m.done || !passed.emplace(o.kind, o.peer).second) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the double's operations do, on a stream's thread.
+// The operations of the test double, which run on the thread of a stream.
 #pragma once
 
 #include <nccl.h>
@@ -29,13 +29,13 @@ struct Operation {
 };
 
 bool is_message(Kind kind);
-uint64_t size_of(ncclDataType_t dtype);  // bytes; 0: there is no such type
+uint64_t size_of(ncclDataType_t dtype);  // bytes; 0: unknown type
 
-// Both answer ncclSuccess, an error, or nothing if `stop` was set meanwhile. A collective whose ranks do not agree ends
-// with ncclInvalidUsage on all of them.
+// Both return nothing if `stop` was set meanwhile. A collective that differs between ranks ends with ncclInvalidUsage
+// on all of them.
 std::optional<ncclResult_t> run_collective(Segment& segment, int rank, int size, const Operation& operation,
                                            const std::atomic<bool>& stop);
-// Sends and receives that get on together.
+// Sends and receives that progress together.
 std::optional<ncclResult_t> run_messages(Segment& segment, int rank, const std::vector<Operation>& operations,
                                          const std::atomic<bool>& stop);
 

@@ -21,7 +21,7 @@ struct Segment::Head {
   std::atomic<int32_t> attached;
   std::atomic<uint32_t> arrived;
   std::atomic<uint32_t> generation;
-  Descriptor descriptors[kMostRanks];
+  Descriptor descriptors[kMaxRanks];
 };
 
 namespace {
@@ -34,7 +34,7 @@ uint64_t rounded(uint64_t size) { return (size + kPage - 1) / kPage * kPage; }
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::system_category(), what); }
 
 void sleep_on(std::atomic<uint32_t>& word, uint32_t value) {
-  const timespec limit = {0, 1'000'000};  // so that an abort is noticed
+  const timespec limit = {0, 1'000'000};  // checks for an abort at least this often
   ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &limit, nullptr, 0);
 }
 
@@ -48,14 +48,14 @@ bool Segment::make(Id* id) {
 
 Segment::Segment(const Id& id, int rank, int size) : size_(size) {
   static_cast<void>(rank);
-  if (id.magic != kMagic || size > kMostRanks) {
+  if (id.magic != kMagic || size > kMaxRanks) {
     errno = EINVAL;
-    fail("no id of the double");
+    fail("the id is not of the test double");
   }
   const std::string path = "/proc/" + std::to_string(id.pid) + "/fd/" + std::to_string(id.fd);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) fail("opening the communicator's memory");
-  // All ranks make it as large as they need it, which is the same.
+  // All ranks set the same size.
   if (::ftruncate(fd, static_cast<off_t>(bytes(size))) == 0) {
     memory_ = ::mmap(nullptr, bytes(size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   } else {
@@ -68,7 +68,7 @@ Segment::Segment(const Id& id, int rank, int size) : size_(size) {
   if (head().token != id.token) {
     ::munmap(memory_, bytes(size));
     errno = ESTALE;
-    fail("the communicator's memory is gone");
+    fail("the communicator's memory no longer exists");
   }
   ++head().attached;
 }
@@ -82,7 +82,7 @@ uint64_t Segment::bytes(int size) {
 
 bool Segment::complete() const { return head().attached.load() >= size_; }
 
-bool Segment::meet(const std::atomic<bool>& stop) {
+bool Segment::barrier(const std::atomic<bool>& stop) {
   Head& h = head();
   const uint32_t generation = h.generation.load();
   if (h.arrived.fetch_add(1) + 1 == static_cast<uint32_t>(size_)) {

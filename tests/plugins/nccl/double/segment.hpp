@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory that the ranks of one communicator share, and how they meet in it. It is a file without a name, which the
-// others open through the process that made it: nothing is left when processes are killed.
+// The shared memory of a communicator, and a barrier in it. It is an anonymous file, which other ranks open through
+// /proc of its creator, so that killed processes leave nothing behind.
 #pragma once
 
 #include <atomic>
@@ -10,15 +10,15 @@
 
 namespace backplane::nccl_double {
 
-// What an ncclUniqueId holds.
+// The content of an ncclUniqueId.
 struct Id {
   uint64_t magic;
-  uint64_t token;  // also in the segment, should the process be another one by now
+  uint64_t token;  // also in the segment, in case another process has the id of the creator
   int32_t pid;
   int32_t fd;
 };
 
-// One operation, as each rank tells it to the others.
+// The description of an operation that ranks compare.
 struct Descriptor {
   uint64_t kind;
   uint64_t count;
@@ -29,21 +29,21 @@ struct Descriptor {
   bool operator==(const Descriptor&) const = default;
 };
 
-constexpr uint64_t kSlot = UINT64_C(64) << 10;    // bytes that a rank shows the others at a time
-constexpr uint64_t kParcel = UINT64_C(32) << 10;  // bytes of a message under way
-constexpr int kMostRanks = 64;
+constexpr uint64_t kSlot = UINT64_C(64) << 10;   // bytes that a rank publishes at a time
+constexpr uint64_t kChunk = UINT64_C(32) << 10;  // bytes of a message in transit
+constexpr int kMaxRanks = 64;
 
-// A message from one rank to another, piece by piece.
+// Carries messages from one rank to another in chunks.
 struct Pair {
   std::atomic<uint32_t> full;
-  uint32_t size;   // of this piece
+  uint32_t size;   // of this chunk
   uint64_t total;  // of the message
-  std::byte data[kParcel];
+  std::byte data[kChunk];
 };
 
 class Segment {
  public:
-  // Makes the memory of a communicator to come; the descriptor belongs to the caller.
+  // Creates the memory of a new communicator. The caller owns the descriptor.
   static bool make(Id* id);
 
   // Throws std::system_error.
@@ -52,9 +52,9 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  bool complete() const;  // have all ranks come?
-  // Waits until all ranks are here. False: `stop` was set meanwhile.
-  bool meet(const std::atomic<bool>& stop);
+  bool complete() const;  // whether all ranks have attached
+  // A barrier. False: `stop` was set meanwhile.
+  bool barrier(const std::atomic<bool>& stop);
   Descriptor& descriptor(int rank);
   std::byte* slot(int rank);
   Pair& pair(int from, int to);

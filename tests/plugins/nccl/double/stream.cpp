@@ -58,14 +58,14 @@ Stream::~Stream() {
 
 void Stream::add(std::function<void()> task) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return items_.size() < most_; });
+  changed_.wait(lock, [this] { return items_.size() < capacity_; });
   items_.push_back({std::move(task), {}});
   changed_.notify_all();
 }
 
 void Stream::add_behind(std::function<void()> task, std::function<void()> entered) {
   const std::lock_guard lock(mutex_);
-  if (items_.size() < most_) std::exchange(entered, {})();
+  if (items_.size() < capacity_) std::exchange(entered, {})();
   items_.push_back({std::move(task), std::move(entered)});
   changed_.notify_all();
 }
@@ -77,7 +77,7 @@ void Stream::run() {
     if (items_.empty()) return;
     const std::function<void()> task = std::move(items_.front().task);
     items_.pop_front();
-    if (items_.size() >= most_ && items_[most_ - 1].entered) std::exchange(items_[most_ - 1].entered, {})();
+    if (items_.size() >= capacity_ && items_[capacity_ - 1].entered) std::exchange(items_[capacity_ - 1].entered, {})();
     changed_.notify_all();
     lock.unlock();
     task();
@@ -94,11 +94,11 @@ namespace {
 
 std::mutex devices_mutex;
 struct Device {
-  std::optional<Stream> null;     // which it has from the start, and whose thread begins when it is used
-  std::set<CUstream_st*> others;  // that were made
+  std::optional<Stream> null;  // the default stream, whose thread is created on demand
+  std::set<CUstream_st*> others;
 };
 Device& device_at(int number) {
-  static auto* const devices = new std::map<int, Device>;  // they never end
+  static auto* const devices = new std::map<int, Device>;  // never destroyed
   return (*devices)[number];
 }
 
@@ -129,7 +129,7 @@ void synchronize(int device) {
 
 }  // namespace backplane::nccl_double
 
-// The device's own stream is there with the first one, so that nothing has to be made when it is used.
+// Creates the default stream with the first other one, so that its use allocates nothing.
 CUstream_st::CUstream_st() {
   const std::lock_guard lock(backplane::nccl_double::devices_mutex);
   backplane::nccl_double::Device& it = backplane::nccl_double::device_at(device);
@@ -137,7 +137,7 @@ CUstream_st::CUstream_st() {
   it.others.insert(this);
 }
 
-// With the last one the thread of the device's own ends, too, as if nothing had been done there.
+// Ends the default stream with the last other one.
 CUstream_st::~CUstream_st() {
   const std::lock_guard lock(backplane::nccl_double::devices_mutex);
   backplane::nccl_double::Device& it = backplane::nccl_double::device_at(device);

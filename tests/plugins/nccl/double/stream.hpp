@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams and events of the double.
+// Streams and events of the test double.
 #pragma once
 
 #include <condition_variable>
@@ -17,14 +17,14 @@
 
 namespace backplane::nccl_double {
 
-// What an event waits for; it may be destroyed while a stream still has to pass it.
+// The recordings of an event. Shared with streams, which may still have to pass it when the event is destroyed.
 class Mark {
  public:
-  uint64_t record();           // the number of this recording
-  void pass(uint64_t number);  // the stream has come to it
+  uint64_t record();           // returns the number of this recording
+  void pass(uint64_t number);  // the stream has reached it
   void await(uint64_t number);
   uint64_t recorded();
-  bool passed();  // the last recording; also if there is none
+  bool passed();  // the last recording, or there is none
 
  private:
   std::mutex mutex_;
@@ -33,7 +33,7 @@ class Mark {
   uint64_t passed_ = 0;
 };
 
-// A thread that does one thing after the other. Its destructor does all that is left.
+// A thread that runs tasks in order. Its destructor runs the remaining ones.
 class Stream {
  public:
   Stream();
@@ -42,7 +42,7 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
   // Blocks while the stream is full.
   void add(std::function<void()> task);
-  // Does not: calls `entered` when there is room.
+  // Does not block. Calls `entered` when the stream has room.
   void add_behind(std::function<void()> task, std::function<void()> entered);
 
  private:
@@ -51,7 +51,7 @@ class Stream {
     std::function<void()> entered;
   };
   void run();
-  const uint64_t most_ = static_cast<uint64_t>(setting("BACKPLANE_DOUBLE_QUEUE", INT64_MAX));
+  const uint64_t capacity_ = static_cast<uint64_t>(setting("BACKPLANE_DOUBLE_QUEUE", INT64_MAX));
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> items_;
@@ -62,21 +62,21 @@ class Stream {
 }  // namespace backplane::nccl_double
 
 namespace backplane::nccl_double {
-// The device that this thread has chosen.
+// The current device of this thread.
 int& current_device();
 
-// Is this call one that is to fail (double_fail)?
+// Whether this call must fail (double_fail).
 bool fails();
 
-// What was allocated: device memory, or host memory that the device reaches.
+// An allocation of device memory or pinned host memory.
 struct Block {
   size_t size;
   bool is_host;
   int device;
 };
-// Waits until all streams of a device have done what they hold now.
+// Waits until all streams of a device have run their present tasks.
 void synchronize(int device);
-// The block that this address lies in; nothing: it is ordinary memory of the host.
+// The allocation that contains this address; nothing: it is pageable host memory.
 std::optional<Block> block_of(const void* data);
 }  // namespace backplane::nccl_double
 
@@ -93,7 +93,7 @@ struct CUevent_st {
 };
 
 namespace backplane::nccl_double {
-// The stream of a handle; null is the stream that each device has from the start.
+// The stream of a handle; null: the default stream of the current device.
 Stream& stream_of(CUstream_st* handle);
 inline int device_of(const CUstream_st* handle) { return handle == nullptr ? current_device() : handle->device; }
 }  // namespace backplane::nccl_double

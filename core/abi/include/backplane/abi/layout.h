@@ -11,6 +11,7 @@
 #include "ext/device.h"
 #include "ext/memory.h"
 #include "ext/native.h"
+#include "ext/network.h"
 #include "ext/notify.h"
 #include "ext/plan.h"
 #include "ext/probe.h"
@@ -315,6 +316,11 @@ BP_AT(bp_rpc_host, max_message_bytes, 32);
 BP_AT(bp_rpc_host, lost, 40);
 BP_AT(bp_rpc_host, refused, 48);
 BP_SIZE(bp_rpc_host, 56);
+
+BP_AT(bp_network_api, struct_size, 0);
+BP_AT(bp_network_api, reserved, 4);
+BP_AT(bp_network_api, store_address, 8);
+BP_SIZE(bp_network_api, 16);
 
 BP_FROZEN(bp_buffer, 24);
 BP_FROZEN(bp_key_value, 16);

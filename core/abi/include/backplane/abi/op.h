@@ -57,9 +57,9 @@
  * order of sends per peer.
  *
  * MESSAGES are bytes: sender and receiver may name different dtypes. The peer may be the rank itself. A message longer
- * than the receive buffer ends the recv with BP_INVALID: the message is consumed, bp_result holds its source and full
- * size, the contents of the buffer are undefined, and the group stays usable. A shorter message is received; bp_result
- * holds its length, and the rest of the buffer is not changed.
+ * than the receive buffer ends the recv with BP_INVALID as soon as its size is known: the message is consumed,
+ * bp_result holds its source and full size, the contents of the buffer are undefined, and the group stays usable. A
+ * shorter message is received; bp_result holds its length, and the rest of the buffer is not changed.
  */
 #ifndef BACKPLANE_ABI_OP_H
 #define BACKPLANE_ABI_OP_H

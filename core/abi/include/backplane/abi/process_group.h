@@ -8,8 +8,9 @@
  * work_release. The buffers are busy until the terminal state. work_cancel only requests that it come sooner.
  *
  * DONE. A send is done when its buffer may be reused. The message reaches its receiver even if this rank destroys the
- * group at once, provided that the process lives until destroy has returned. A recv or a collective is done when its
- * output is complete on this rank. A send that timed out or was cancelled may still be received.
+ * group at once, provided that the process lives until destroy has returned, and also if the recv is submitted after
+ * that. A recv or a collective is done when its output is complete on this rank. A send that timed out or was cancelled
+ * may still be received.
  *
  * FAILURE. After the failure of one send or recv (BP_TIMEOUT, BP_CANCELLED, BP_INVALID) the group stays usable if the
  * backend can ensure it. After a failed collective the group can only be aborted and destroyed. A backend that can
@@ -24,9 +25,9 @@
  * ABORT. Within half a second of abort, without further calls and without waiting for any peer, every operation in
  * flight is terminal and every blocked call has returned; submit fails from then on. Status and native code are those
  * of `why`, and so is the peer rank if `why` names one. The text contains the text of `why`, or at least its first 500
- * bytes. Operations that were done stay done. Abort is the only way out of a hang, so it must not take a lock that a
- * blocked call holds while it blocks. It affects this rank; peers may notice (closed connections). Other groups of the
- * process, existing or future, are unaffected.
+ * bytes. If several aborts come at once, one of them counts for all operations. Operations that were done stay done.
+ * Abort is the only way out of a hang, so it must not take a lock that a blocked call holds while it blocks. It affects
+ * this rank; peers may notice (closed connections). Other groups of the process, existing or future, are unaffected.
  *
  * DESTROY. The core calls destroy after it has released every work. It does not synchronise the ranks first, so peers
  * may still be busy. Messages that were not received are dropped. When destroy returns, all threads of the agent are

@@ -42,7 +42,8 @@
  *
  * PROCESS STATE. Loading a plugin has no effect: no thread, no output, no signal handler, setenv, chdir, atexit, and no
  * static constructor with effects. Work starts in `probe` or `init`. Descriptors are opened close-on-exec. Threads of a
- * plugin block all signals, and its writes raise no SIGPIPE. A child of fork must not use the agents of its parent.
+ * plugin block all signals, and its writes raise no SIGPIPE. A child of fork must not use the agents of its parent. Its
+ * end, also by exit, does not affect them and waits for nothing.
  */
 #ifndef BACKPLANE_ABI_VERSION_H
 #define BACKPLANE_ABI_VERSION_H

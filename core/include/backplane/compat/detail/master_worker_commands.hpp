@@ -53,7 +53,7 @@ class CommandState {
         fail(Status::kCancelled, "the master no longer waits for this command");
       }
       if (!running_ && number == next_) break;
-      changed_.wait_for(lock, kLook);  // nothing wakes it for a cancel
+      changed_.wait_for(lock, kCheckInterval);  // a cancel does not notify
     }
     running_ = true;
   }
@@ -101,7 +101,7 @@ class CommandState {
   ProcessGroup& workers() { return *workers_; }
 
  private:
-  static constexpr std::chrono::milliseconds kLook{100};
+  static constexpr std::chrono::milliseconds kCheckInterval{100};
 
   void pass_over(uint64_t number) {
     if (number < next_ || (running_ && number == next_)) return;

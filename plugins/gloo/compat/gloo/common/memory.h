@@ -4,8 +4,8 @@
 // the names and the layout of those inside libgloo.so 0.5 (soname libgloo.so.0), used only where that header is
 // missing.
 //
-// An unbound buffer dies when its user says so. Its operations hold weak pointers to it, and gloo's thread a strong one
-// while it works on it; the destructor waits for those to go.
+// The user owns an unbound buffer. Its operations hold weak pointers to it, and gloo's thread a strong one while it
+// uses the buffer; the destructor waits until those are released.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ class NonOwningPtr;
 template <typename T>
 class WeakNonOwningPtr;
 
-// The root: a member of the object itself.
+// The root: a member of the object.
 template <typename T>
 class ShareableNonOwningPtr final {
  public:
@@ -36,14 +36,14 @@ class ShareableNonOwningPtr final {
   friend class WeakNonOwningPtr<T>;
 };
 
-// What an operation holds.
+// The pointer of an operation.
 template <typename T>
 class WeakNonOwningPtr final {
  public:
   WeakNonOwningPtr() = default;
   explicit WeakNonOwningPtr(const ShareableNonOwningPtr<T>& root) : ptr_(root.ptr_) {}
 
-  // True if it was ever made from a root, even if the object is gone.
+  // True if it was ever made from a root, even if the object has been destroyed.
   explicit operator bool() const noexcept {
     const std::weak_ptr<T> none;
     return ptr_.owner_before(none) || none.owner_before(ptr_);
@@ -54,7 +54,7 @@ class WeakNonOwningPtr final {
   friend class NonOwningPtr<T>;
 };
 
-// A short-lived use; null if the object is gone.
+// A short-lived use; null if the object has been destroyed.
 template <typename T>
 class NonOwningPtr final {
  public:

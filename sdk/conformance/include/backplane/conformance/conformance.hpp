@@ -34,7 +34,7 @@ struct Subject {
 
 enum class Level {
   kMust,  // every backend
-  kFull   // adds slow and large cases, and cases about quality
+  kFull   // slow and large cases, and cases about quality, in addition
 };
 
 enum class Verdict { kPassed, kFailed, kSkipped };
@@ -97,7 +97,7 @@ struct Settings {
   std::vector<std::string> filters = {};    // "p2p", "p2p.tag-match", or patterns with * and ?; empty: all cases
   uint64_t seed = 0;                        // 0: a random seed
   bool on_device = false;                   // operations use memory of the backend's device instead of host memory
-  double patience = 1;                      // factor on all deadlines, for slow machines and instrumented builds
+  double timeout_scale = 1;                 // factor on all deadlines, for slow machines and instrumented builds
   std::string command = "backplane check";  // the beginning of Result::reproduce
   std::function<void(const Progress&)> on_progress = {};
   // Called first in each child process, with its rank, or the lowest of its ranks.

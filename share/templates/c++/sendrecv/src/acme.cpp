@@ -29,8 +29,11 @@ struct AcmeBackend {
   // BOUNDED: no call blocks beyond its deadline, so the core calls the backend on the caller's thread.
   static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
                                     BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS | BP_BACKEND_BOUNDED;
-  static constexpr std::array options = {sdk::option(
-      {.key = "address", .default_value = "127.0.0.1", .help = "numeric address of this host that the others reach"})};
+  static constexpr std::array options = {
+      sdk::option({.key = "address",
+                   .default_value = "",
+                   .help = "numeric address of this host that the others reach; empty: the one from which this rank "
+                           "reaches the store, else 127.0.0.1"})};
   static constexpr std::array capabilities = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
 
   static std::unique_ptr<sdk::ProcessGroup> init(const sdk::Context& context) {

@@ -23,15 +23,15 @@ class AcmeTransport {
 
   // Writes the remaining bytes, and waits until the peers have read them: a message whose send is done must arrive.
   ~AcmeTransport() {
-    messenger_.flush(kFarewell);
+    messenger_.flush(kFlushTimeout);
     poller_.stop();
-    sdk::close_gently(sockets_, messenger_.aborted() ? 0 : kFarewell);
+    sdk::close_gently(sockets_, messenger_.aborted() ? 0 : kFlushTimeout);
   }
 
   sdk::Messenger& messenger() { return messenger_; }
 
  private:
-  static constexpr int64_t kFarewell = 2'000'000'000;  // nanoseconds that destroy waits for slow peers
+  static constexpr int64_t kFlushTimeout = 2'000'000'000;  // nanoseconds that destroy waits for slow peers
 
   // The frame being read from a peer and the frame being written to it.
   struct Link {
@@ -45,7 +45,7 @@ class AcmeTransport {
   bool progress(sdk::Poller::Sleep& sleep) {
     bool busy = false;
     for (size_t peer = 0; peer < sockets_.size(); ++peer) {
-      if (messenger_.aborted()) sockets_[peer].reset();  // informs the peers
+      if (messenger_.aborted()) sockets_[peer].reset();  // the peers see the end of the connection
       if (!sockets_[peer]) continue;
       try {
         busy |= read_from(static_cast<int32_t>(peer));

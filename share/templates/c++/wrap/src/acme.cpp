@@ -10,13 +10,13 @@ namespace sdk = backplane::sdk;
 
 namespace {
 
-constexpr int64_t kFarewell = 2'000'000'000;  // nanoseconds that destroy waits for slow peers
-constexpr int kConnectStep = 100;             // milliseconds until an abort of init is noticed
+constexpr int64_t kFlushTimeout = 2'000'000'000;  // nanoseconds that destroy waits for slow peers
+constexpr int kConnectStep = 100;                 // milliseconds until an abort of init is noticed
 
 using AcmePost = std::unique_ptr<post, decltype(&post_close)>;
 
-// Sends the messenger's frames for one peer. Each wake starts it, unless it is about to look again.
-struct AcmeLane {
+// Sends the messenger's frames for one peer. Each new frame starts it, unless it is already started.
+struct AcmeSender {
   sdk::Workers worker{1};
   std::atomic<bool> is_started = false;
 };
@@ -24,16 +24,16 @@ struct AcmeLane {
 class AcmeGroup final : public sdk::ProcessGroup {
  public:
   explicit AcmeGroup(const sdk::Context& context)
-      : messenger_(context.rank, context.world_size, [this](int32_t peer) { start_lane(peer); }),
+      : messenger_(context.rank, context.world_size, [this](int32_t peer) { start_sender(peer); }),
         post_(open(context)),
-        lanes_(static_cast<size_t>(context.world_size)) {
+        senders_(static_cast<size_t>(context.world_size)) {
     // Threads start here, where a failure can be reported.
-    for (AcmeLane& lane : lanes_) lane.worker.submit([] {});
+    for (AcmeSender& sender : senders_) sender.worker.submit([] {});
     receiver_.submit([this] { receive(); });
   }
 
   ~AcmeGroup() override {
-    messenger_.flush(kFarewell);
+    messenger_.flush(kFlushTimeout);
     post_interrupt(post_.get());  // unblocks the workers, which are then joined
   }
 
@@ -70,12 +70,12 @@ class AcmeGroup final : public sdk::ProcessGroup {
                            "acme-id: cannot reach rank " + std::to_string(peer) + "; is it on this host?", peer, code);
       }
     }
-    meet(context, deadline);
+    await_ranks(context, deadline);
     return office;
   }
 
   // No office may close before all ranks have connected to it.
-  static void meet(const sdk::Context& context, const sdk::Deadline& deadline) {
+  static void await_ranks(const sdk::Context& context, const sdk::Deadline& deadline) {
     context.host.store_set("open." + std::to_string(context.rank), "");
     for (int32_t peer = 0; peer < context.world_size; ++peer) value_of(context, "open.", peer, deadline);
   }
@@ -93,19 +93,19 @@ class AcmeGroup final : public sdk::ProcessGroup {
   }
 
   // Called on any thread, under the messenger's locks: only submits the work.
-  void start_lane(int32_t peer) noexcept {
-    AcmeLane& lane = lanes_[static_cast<size_t>(peer)];
-    if (lane.is_started.exchange(true)) return;
-    const int32_t status = sdk::guarded(nullptr, [this, peer, &lane] {
-      lane.worker.submit([this, peer] { send_all(peer); });
+  void start_sender(int32_t peer) noexcept {
+    AcmeSender& sender = senders_[static_cast<size_t>(peer)];
+    if (sender.is_started.exchange(true)) return;
+    const int32_t status = sdk::guarded(nullptr, [this, peer, &sender] {
+      sender.worker.submit([this, peer] { send_all(peer); });
       return BP_OK;
     });
-    if (status != BP_OK) lane.is_started = false;  // no memory: the next frame retries
+    if (status != BP_OK) sender.is_started = false;  // no memory: the next frame retries
   }
 
   void send_all(int32_t peer) {
     sdk::Messenger::Bytes frame;
-    lanes_[static_cast<size_t>(peer)].is_started = false;  // a frame queued from here on starts this again
+    senders_[static_cast<size_t>(peer)].is_started = false;  // a frame queued from here on starts this again
     while (messenger_.next(peer, frame)) {
       // The peer has closed: the receiver reads its remaining messages and then the end of file.
       if (post_send(post_.get(), peer, frame.data(), frame.size()) != 0) return messenger_.not_carried(peer);
@@ -140,8 +140,8 @@ class AcmeGroup final : public sdk::ProcessGroup {
 
   sdk::Messenger messenger_;
   AcmePost post_;
-  std::vector<AcmeLane> lanes_;  // by rank
-  sdk::Workers receiver_{1};     // last: its thread uses the members above
+  std::vector<AcmeSender> senders_;  // by rank
+  sdk::Workers receiver_{1};         // last: its thread uses the members above
 };
 
 struct AcmeBackend {

@@ -69,7 +69,7 @@ static int32_t acme_submit(void* self, const bp_op* op, bp_work** work, bp_error
     deliver(t, m);
     finish(t, w, NULL);
   } else {
-    append(&t->peer[op->peer].queue, &m->node);
+    TAILQ_INSERT_TAIL(&t->peer[op->peer].queue, m, link);
     wake(t);
   }
   if ((op->flags & BP_OP_SYNC) != 0 && !w->done) {
@@ -80,7 +80,7 @@ static int32_t acme_submit(void* self, const bp_op* op, bp_work** work, bp_error
   if (!done) *work = w;
   (void)pthread_mutex_unlock(&t->lock);
   if (!done) return BP_OK;
-  const int32_t status = tell(err, &w->error);
+  const int32_t status = copy_error(err, &w->error);
   free(w);
   return status;
 }
@@ -91,7 +91,7 @@ static int32_t acme_work_wait(void* self, bp_work* work, int64_t timeout_ns, bp_
   if (!work->done && timeout_ns != 0) wait_for(t, work, timeout_ns);
   const int done = work->done;
   (void)pthread_mutex_unlock(&t->lock);
-  return done ? tell(err, &work->error) : BP_AGAIN;
+  return done ? copy_error(err, &work->error) : BP_AGAIN;
 }
 
 static int32_t acme_work_test(void* self, bp_work* work, bp_error* err) { return acme_work_wait(self, work, 0, err); }
@@ -112,7 +112,7 @@ static void acme_abort(void* self, const bp_error* why) {
   acme_group* t = self;
   (void)pthread_mutex_lock(&t->lock);
   if (t->aborted.status == BP_OK) {
-    if (why == NULL || tell(&t->aborted, why) == BP_OK) {
+    if (why == NULL || copy_error(&t->aborted, why) == BP_OK) {
       (void)bp_error_set(&t->aborted, BP_CANCELLED, 0, -1, "acme-id: aborted");
     }
     fail_recvs(t, BP_ANY_SOURCE, 1, &t->aborted);
@@ -203,7 +203,13 @@ static int32_t acme_init(const bp_backend* self, const bp_init* init, bp_agent* 
   t->wake = t->listener = -1;
   t->sndbuf = init->value_count > 0 ? (int)strtol(init->values[0].value, NULL, 10) : 0;
   bp_error_init(&t->aborted);
-  for (size_t i = 0; i < world; ++i) bp_error_init(&peer[i].in), bp_error_init(&peer[i].out), peer[i].fd = -1;
+  TAILQ_INIT(&t->posted);
+  TAILQ_INIT(&t->inbox);
+  for (size_t i = 0; i < world; ++i) {
+    TAILQ_INIT(&peer[i].queue);
+    bp_error_init(&peer[i].in), bp_error_init(&peer[i].out);
+    peer[i].fd = -1;
+  }
   peer[init->rank].opened = 1; /* messages to itself need no connection */
   const int32_t status = start(t, err);
   if (status != BP_OK) {

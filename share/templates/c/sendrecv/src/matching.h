@@ -8,18 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/queue.h>
 #include <sys/un.h>
 #include <time.h>
 
 #include "backplane/abi/abi.h"
-
-typedef struct acme_node {
-  struct acme_node* next;
-} acme_node;
-
-typedef struct acme_list {
-  acme_node *first, *last;
-} acme_list;
 
 typedef struct acme_frame { /* before each message on the wire */
   uint64_t tag, bytes;
@@ -38,7 +31,7 @@ typedef struct acme_address { /* in the store */
 } acme_address;
 
 typedef struct acme_message {
-  acme_node node;
+  TAILQ_ENTRY(acme_message) link;
   struct bp_work* work; /* the send that waits for this message, if any; guarded by the lock */
   uint64_t done;        /* bytes of frame and data written or read so far */
   int32_t source;
@@ -47,7 +40,7 @@ typedef struct acme_message {
 } acme_message;
 
 struct bp_work {
-  acme_node node;
+  TAILQ_ENTRY(bp_work) link;
   acme_message* message; /* send */
   int32_t peer;
   int done;
@@ -57,11 +50,14 @@ struct bp_work {
   bp_error error; /* the outcome, once done */
 };
 
+TAILQ_HEAD(acme_messages, acme_message);
+TAILQ_HEAD(acme_works, bp_work);
+
 typedef struct acme_peer {
   /* guarded by the lock */
-  acme_list queue;       /* messages to the peer that are not started */
-  acme_message* writing; /* the message being written; only the thread replaces and frees it */
-  bp_error in, out;      /* status other than BP_OK: receiving from, or sending to, the peer has ended */
+  struct acme_messages queue; /* messages to the peer that are not started */
+  acme_message* writing;      /* the message being written; only the thread replaces and frees it */
+  bp_error in, out;           /* status other than BP_OK: receiving from, or sending to, the peer has ended */
   /* used by the thread only */
   int fd;                /* connection to the peer */
   int wanted;            /* messages are waiting to be written */
@@ -92,35 +88,13 @@ typedef struct acme_group {
   pthread_cond_t changed;
   /* guarded by the lock */
   int stop;
-  bp_error aborted;        /* status other than BP_OK: aborted, with the reason */
-  acme_list posted, inbox; /* unmatched recvs, unmatched messages */
+  bp_error aborted;           /* status other than BP_OK: aborted, with the reason */
+  struct acme_works posted;   /* unmatched recvs */
+  struct acme_messages inbox; /* unmatched messages */
 } acme_group;
 
-static void append(acme_list* list, acme_node* node) {
-  node->next = NULL;
-  if (list->first == NULL)
-    list->first = node;
-  else
-    list->last->next = node;
-  list->last = node;
-}
-
-static int take_out(acme_list* list, acme_node* node) {
-  for (acme_node *at = list->first, *before = NULL; at != NULL; before = at, at = at->next) {
-    if (at != node) continue;
-    if (before == NULL)
-      list->first = at->next;
-    else
-      before->next = at->next;
-    if (list->last == at) list->last = before;
-    return 1;
-  }
-  return 0;
-}
-
-static void free_all(acme_list* list) {
-  for (acme_node *at = list->first, *next; at != NULL; at = next) next = at->next, free(at);
-  list->first = list->last = NULL;
+static void free_all(struct acme_messages* list) {
+  for (acme_message* m; (m = TAILQ_FIRST(list)) != NULL; free(m)) TAILQ_REMOVE(list, m, link);
 }
 
 static acme_message* new_message(uint64_t bytes) {
@@ -131,7 +105,7 @@ static acme_message* new_message(uint64_t bytes) {
 
 static void wake(acme_group* t) { (void)eventfd_write(t->wake, 1); }
 
-static int32_t tell(bp_error* err, const bp_error* from) { /* leaves *err unchanged if there is no error */
+static int32_t copy_error(bp_error* err, const bp_error* from) { /* leaves *err unchanged if there is no error */
   return from->status == BP_OK ? BP_OK
                                : bp_error_set(err, from->status, from->native_code, from->peer_rank, from->text);
 }
@@ -139,7 +113,7 @@ static int32_t tell(bp_error* err, const bp_error* from) { /* leaves *err unchan
 /* The functions up to the next line of dashes require the lock. */
 
 static void finish(acme_group* t, bp_work* w, const bp_error* with) {
-  if (with != NULL) (void)tell(&w->error, with);
+  if (with != NULL) (void)copy_error(&w->error, with);
   w->done = 1;
   (void)pthread_cond_broadcast(&t->changed);
 }
@@ -167,18 +141,18 @@ static void consume(acme_group* t, bp_work* w, acme_message* m) {
 }
 
 static void deliver(acme_group* t, acme_message* m) {
-  for (acme_node* at = t->posted.first; at != NULL; at = at->next) {
-    bp_work* w = (bp_work*)at;
-    if (!match(w, m)) continue;
-    (void)take_out(&t->posted, at);
+  bp_work* w = TAILQ_FIRST(&t->posted);
+  while (w != NULL && !match(w, m)) w = TAILQ_NEXT(w, link);
+  if (w == NULL) {
+    TAILQ_INSERT_TAIL(&t->inbox, m, link);
+  } else {
+    TAILQ_REMOVE(&t->posted, w, link);
     consume(t, w, m);
-    return;
   }
-  append(&t->inbox, &m->node);
 }
 
-/* Why no other rank can send to this rank; NULL: at least one can. */
-static const bp_error* deserted(acme_group* t) {
+/* The reason why no other rank can send to this rank; NULL: at least one can. */
+static const bp_error* all_lost(acme_group* t) {
   const bp_error* why = NULL;
   for (int32_t i = 0; i < t->world; ++i) {
     if (i == t->rank) continue;
@@ -189,32 +163,32 @@ static const bp_error* deserted(acme_group* t) {
 }
 
 static void post(acme_group* t, bp_work* w) {
-  for (acme_node* at = t->inbox.first; at != NULL; at = at->next) {
-    acme_message* m = (acme_message*)at;
-    if (!match(w, m)) continue;
-    (void)take_out(&t->inbox, at);
+  acme_message* m = TAILQ_FIRST(&t->inbox);
+  while (m != NULL && !match(w, m)) m = TAILQ_NEXT(m, link);
+  const bp_error* lost = w->peer == BP_ANY_SOURCE ? all_lost(t) : &t->peer[w->peer].in;
+  if (m != NULL) {
+    TAILQ_REMOVE(&t->inbox, m, link);
     consume(t, w, m);
-    return;
+  } else if (lost != NULL && lost->status != BP_OK) {
+    finish(t, w, lost);
+  } else {
+    TAILQ_INSERT_TAIL(&t->posted, w, link);
   }
-  const bp_error* alone = w->peer == BP_ANY_SOURCE ? deserted(t) : &t->peer[w->peer].in;
-  if (alone != NULL && alone->status != BP_OK)
-    finish(t, w, alone);
-  else
-    append(&t->posted, &w->node);
 }
 
 /* Fails the recvs from `from` (BP_ANY_SOURCE: those from any source), or all. */
 static void fail_recvs(acme_group* t, int32_t from, int all, const bp_error* why) {
-  for (acme_node *at = t->posted.first, *next; at != NULL; at = next) {
-    next = at->next;
-    if (!all && ((bp_work*)at)->peer != from) continue;
-    (void)take_out(&t->posted, at);
-    finish(t, (bp_work*)at, why);
+  for (bp_work *w = TAILQ_FIRST(&t->posted), *next; w != NULL; w = next) {
+    next = TAILQ_NEXT(w, link);
+    if (!all && w->peer != from) continue;
+    TAILQ_REMOVE(&t->posted, w, link);
+    finish(t, w, why);
   }
 }
 
 static void fail_sends(acme_group* t, acme_peer* p, const bp_error* why) {
-  for (acme_node* at = p->queue.first; at != NULL; at = at->next) finish(t, ((acme_message*)at)->work, why);
+  acme_message* m;
+  TAILQ_FOREACH(m, &p->queue, link) finish(t, m->work, why);
   free_all(&p->queue);
   if (p->writing != NULL && p->writing->work != NULL) {
     finish(t, p->writing->work, why);
@@ -223,12 +197,15 @@ static void fail_sends(acme_group* t, acme_peer* p, const bp_error* why) {
 }
 
 static void withdraw(acme_group* t, bp_work* w, int32_t status, const char* text) {
-  if (w->message == NULL)
-    (void)take_out(&t->posted, &w->node);
-  else if (take_out(&t->peer[w->peer].queue, &w->message->node))
+  acme_peer* p = w->message == NULL ? NULL : &t->peer[w->peer];
+  if (p == NULL) {
+    TAILQ_REMOVE(&t->posted, w, link);
+  } else if (p->writing == w->message) {
+    w->message->work = NULL; /* the rest of the copy must follow, or the stream is corrupt */
+  } else {
+    TAILQ_REMOVE(&p->queue, w->message, link);
     free(w->message);
-  else
-    w->message->work = NULL; /* started: the rest of the copy must follow, or the stream is corrupt */
+  }
   (void)bp_error_set(&w->error, status, 0, w->peer, text);
   finish(t, w, NULL);
 }

@@ -24,7 +24,7 @@ static void lose(acme_group* t, int32_t rank, int incoming, int32_t status, int6
   if (of->status == BP_OK) (void)bp_error_set(of, status, code, rank, text);
   if (incoming) {
     fail_recvs(t, rank, 0, of);
-    if (deserted(t) != NULL) fail_recvs(t, BP_ANY_SOURCE, 0, of);
+    if (all_lost(t) != NULL) fail_recvs(t, BP_ANY_SOURCE, 0, of);
   } else {
     fail_sends(t, p, of), free(p->writing), p->writing = NULL;
   }
@@ -80,9 +80,9 @@ static void write_to(acme_group* t, int32_t rank) {
   acme_peer* p = &t->peer[rank];
   for (int turn = 0; turn < ACME_TURNS; ++turn) {
     (void)pthread_mutex_lock(&t->lock);
-    if (p->writing == NULL && p->queue.first != NULL) {
-      p->writing = (acme_message*)p->queue.first;
-      (void)take_out(&p->queue, p->queue.first);
+    if (p->writing == NULL && !TAILQ_EMPTY(&p->queue)) {
+      p->writing = TAILQ_FIRST(&p->queue);
+      TAILQ_REMOVE(&p->queue, p->writing, link);
     }
     acme_message* m = p->writing;
     (void)pthread_mutex_unlock(&t->lock);
@@ -156,7 +156,7 @@ static void* progress(void* self) {
     (void)pthread_mutex_lock(&t->lock);
     const int stop = t->stop, aborted = t->aborted.status != BP_OK;
     for (int32_t i = 0; i < t->world; ++i) {
-      t->peer[i].wanted = t->peer[i].writing != NULL || t->peer[i].queue.first != NULL;
+      t->peer[i].wanted = t->peer[i].writing != NULL || !TAILQ_EMPTY(&t->peer[i].queue);
     }
     (void)pthread_mutex_unlock(&t->lock);
     if (stop) return NULL;

@@ -23,7 +23,7 @@ pub const BACKEND_TAGS: u32 = 1;
 pub const BACKEND_ANY_SOURCE: u32 = 2;
 pub const BACKEND_AUTONOMOUS: u32 = 4;
 pub const BACKEND_THREADS: u32 = 8;
-pub const BACKEND_PUNCTUAL: u32 = 64;
+pub const BACKEND_BOUNDED: u32 = 64;
 
 pub const SEND: u32 = 14;
 pub const RECV: u32 = 15;
@@ -121,6 +121,16 @@ layout! {
     }
 }
 
+pub const EXT_NETWORK: &str = "backplane.network/1\0";
+
+layout! {
+    pub struct Network: 16 {
+        struct_size: u32 = 0,
+        reserved: u32 = 4,
+        store_address: *const c_char = 8,
+    }
+}
+
 layout! {
     pub struct Host: 96 {
         struct_size: u32 = 0,
@@ -134,7 +144,7 @@ layout! {
         store_wait: *const c_void = 56,
         store_compare_set: *const c_void = 64,
         store_delete: *const c_void = 72,
-        extension: *const c_void = 80,
+        extension: unsafe extern "C" fn(*mut c_void, *const c_char) -> *const c_void = 80,
         report_failure: *const c_void = 88,
     }
 }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use crate::abi;
 use crate::matching::{Mailbox, Message, Receive};
 use crate::support::{deadline_in, locked, Failure, Host, Work};
-use crate::transport::{connect_all, frame_of, run, Outgoing, Start};
+use crate::transport::{connect_all, frame_of, reserve, run, Outgoing, Start};
 
 /// Messages that wait to be sent to one rank.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl Shared {
     fn wake(&self) {
         let _ = (&self.wake).write(&[1]); // if the pipe is full, the thread wakes anyway
     }
-    /// Becomes readable when the thread should look at everything again.
+    /// Becomes readable when the thread must check its connections and messages again.
     pub fn woken(&self) -> &UnixStream {
         &self.woken
     }
@@ -147,13 +147,16 @@ impl Group {
         let size = (op.input.count * abi::dtype_size(op.dtype)) as usize;
         let data = if size == 0 { &[] } else { std::slice::from_raw_parts(op.input.data, size) };
         let to_self = op.peer == self.shared.rank;
-        let frame = if to_self { Vec::new() } else { frame_of(op.tag, data) };
+        let frame = if to_self { Vec::new() } else { frame_of(op.tag, data)? };
         let mut state = locked(&self.shared.state);
         if let Some(why) = state.aborted.as_ref().or(state.outboxes[op.peer as usize].lost.as_ref()) {
             return Err(why.clone());
         }
         if to_self {
-            state.mailbox.deliver(Message { source: op.peer, tag: op.tag, data: data.to_vec() });
+            let mut copy = Vec::new();
+            reserve(&mut copy, data.len())?;
+            copy.extend_from_slice(data);
+            state.mailbox.deliver(Message { source: op.peer, tag: op.tag, data: copy });
             work.settle(Ok(()));
             return Ok(());
         }

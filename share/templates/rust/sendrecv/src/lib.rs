@@ -22,7 +22,7 @@ const FLAGS: u32 = abi::BACKEND_TAGS
     | abi::BACKEND_ANY_SOURCE
     | abi::BACKEND_AUTONOMOUS
     | abi::BACKEND_THREADS
-    | abi::BACKEND_PUNCTUAL;
+    | abi::BACKEND_BOUNDED;
 
 unsafe fn group_of<'a>(this: *mut c_void) -> &'a Group {
     &*this.cast::<Group>()
@@ -131,8 +131,8 @@ static ADDRESS: Constant<abi::BpOption> = Constant(abi::BpOption {
     flags: 0,
     reserved: 0,
     key: text("address\0"),
-    default_value: text("127.0.0.1\0"),
-    help: text("numeric address of this host that the others reach\0"),
+    default_value: text("\0"),
+    help: text("numeric address of this host that the others reach; empty: the one from which this rank reaches the store, else 127.0.0.1\0"),
     choices: null(),
     min: 0.0,
     max: 0.0,

@@ -61,7 +61,7 @@ pub struct Mailbox {
     rank: i32,
     messages: VecDeque<Message>,
     receives: VecDeque<Receive>,
-    gone: Vec<Option<Failure>>, // by rank: why no more messages arrive from it
+    lost: Vec<Option<Failure>>, // by rank: why no more messages arrive from it
     closed: Option<Failure>,
 }
 
@@ -71,7 +71,7 @@ impl Mailbox {
             rank,
             messages: VecDeque::new(),
             receives: VecDeque::new(),
-            gone: (0..world_size).map(|_| None).collect(),
+            lost: (0..world_size).map(|_| None).collect(),
             closed: None,
         }
     }
@@ -88,20 +88,20 @@ impl Mailbox {
             if let Some(message) = self.messages.remove(at) {
                 receive.take(&message);
             }
-        } else if let Some(why) = self.closed.clone().or_else(|| self.desertion(receive.source)) {
+        } else if let Some(why) = self.closed.clone().or_else(|| self.reason_to_fail(receive.source)) {
             receive.work.settle(Err(why));
         } else {
             self.receives.push_back(receive);
         }
     }
 
-    /// Why no message can arrive for a receive from `source`.
-    fn desertion(&self, source: i32) -> Option<Failure> {
+    /// Why no message can arrive for a receive from `source`; None if one can.
+    fn reason_to_fail(&self, source: i32) -> Option<Failure> {
         if source != abi::ANY_SOURCE {
-            return self.gone[source as usize].clone();
+            return self.lost[source as usize].clone();
         }
-        let mut others = self.gone.iter().enumerate().filter(|(rank, _)| *rank as i32 != self.rank).peekable();
-        others.peek()?; // in a world of one, the rank can still send to itself
+        let mut others = self.lost.iter().enumerate().filter(|(rank, _)| *rank as i32 != self.rank).peekable();
+        others.peek()?; // in a group of one, the rank can send to itself
         others.try_fold(None, |_, (_, why)| why.clone().map(Some)).flatten()
     }
 
@@ -112,10 +112,10 @@ impl Mailbox {
 
     /// Ends receiving from this rank; messages that have arrived can still be received.
     pub fn lose(&mut self, rank: i32, why: &Failure) {
-        self.gone[rank as usize].get_or_insert(why.clone());
+        self.lost[rank as usize].get_or_insert(why.clone());
         let waiting = std::mem::take(&mut self.receives);
         for receive in waiting {
-            match self.desertion(receive.source) {
+            match self.reason_to_fail(receive.source) {
                 Some(why) => receive.work.settle(Err(why)),
                 None => self.receives.push_back(receive),
             }

@@ -1,6 +1,7 @@
 //! Failures, operations in flight and the host's services, with Rust types.
 
 use std::ffi::CString;
+use std::net::IpAddr;
 use std::os::raw::c_char;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::abi;
 
-/// A failure: a status and one sentence that says what failed, where, and what to do.
+/// A status, and one sentence: what failed, where, and what to do.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub status: i32,
@@ -130,6 +131,16 @@ impl Host {
         unsafe { ((*self.0).abort_requested)((*self.0).ctx) != 0 }
     }
 
+    /// The address from which this rank reaches the store; None if other hosts cannot reach it.
+    pub fn store_address(&self) -> Option<IpAddr> {
+        // SAFETY: the extension and its text are valid as long as the table.
+        let text = unsafe {
+            let network = ((*self.0).extension)((*self.0).ctx, abi::EXT_NETWORK.as_ptr().cast()).cast::<abi::Network>();
+            network.as_ref().map(|network| text_of(network.store_address))
+        };
+        text?.parse().ok().filter(|address: &IpAddr| !address.is_loopback())
+    }
+
     pub fn store_set(&self, key: &str, value: &[u8]) -> Result<(), Failure> {
         let key = key_of(key);
         let mut error = fresh_error();
@@ -137,7 +148,7 @@ impl Host {
         let status = unsafe {
             ((*self.0).store_set)((*self.0).ctx, key.as_ptr(), value.as_ptr().cast(), value.len() as u64, &mut error)
         };
-        told(status, &error)
+        check(status, &error)
     }
 
     /// Waits for a value of at most 256 bytes, until the deadline or abort.
@@ -149,12 +160,12 @@ impl Host {
         let timeout = deadline.map_or(-1, |at| {
             at.saturating_duration_since(Instant::now()).as_nanos().try_into().unwrap_or(i64::MAX)
         });
-        // SAFETY: the buffer is as large as it is said to be.
+        // SAFETY: the buffer is 256 bytes long.
         let status = unsafe {
             let data = value.as_mut_ptr().cast();
             ((*self.0).store_get)((*self.0).ctx, key.as_ptr(), data, 256, &mut size, timeout, &mut error)
         };
-        told(status, &error)?;
+        check(status, &error)?;
         value.truncate(size as usize);
         Ok(value)
     }
@@ -168,7 +179,7 @@ fn fresh_error() -> abi::Error {
     abi::Error { struct_size: abi::size::<abi::Error>(), status: 0, native_code: 0, peer_rank: -1, reserved: 0, text: [0; 1024], group: [0; 64] }
 }
 
-fn told(status: i32, error: &abi::Error) -> Result<(), Failure> {
+fn check(status: i32, error: &abi::Error) -> Result<(), Failure> {
     if status == abi::OK {
         return Ok(());
     }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::raw::{c_int, c_short, c_ulong};
 use std::os::unix::io::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use crate::support::{Failure, Host, Work};
 use crate::abi;
 
 const STEP: Duration = Duration::from_millis(50); // until an abort of init is noticed
-const FAREWELL: Duration = Duration::from_secs(2); // that destroy waits for slow peers
+const LINGER: Duration = Duration::from_secs(2); // of destroy, for slow peers
 const SCRATCH: usize = 256 << 10;
 const HEAD: usize = 16;
 const GREETING: usize = 24; // the secret, the rank, the world size
@@ -29,12 +29,18 @@ pub struct Outgoing {
     pub work: Arc<Work>,
 }
 
-pub fn frame_of(tag: u64, data: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(HEAD + data.len());
+/// Makes room for more bytes of a message. Vec alone ends the process if memory is exhausted.
+pub fn reserve(buffer: &mut Vec<u8>, bytes: usize) -> Result<(), Failure> {
+    buffer.try_reserve(bytes).map_err(|_| Failure::new(abi::RESOURCE, "acme-id: no memory for a message"))
+}
+
+pub fn frame_of(tag: u64, data: &[u8]) -> Result<Vec<u8>, Failure> {
+    let mut frame = Vec::new();
+    reserve(&mut frame, HEAD + data.len())?;
     frame.extend_from_slice(&tag.to_le_bytes());
     frame.extend_from_slice(&(data.len() as u64).to_le_bytes());
     frame.extend_from_slice(data);
-    frame
+    Ok(frame)
 }
 
 /// A connection to one rank.
@@ -52,19 +58,20 @@ impl Link {
     }
 
     /// Splits received bytes into messages.
-    fn feed(&mut self, source: i32, mut bytes: &[u8], shared: &Shared) {
+    fn feed(&mut self, source: i32, mut bytes: &[u8], shared: &Shared) -> Result<(), Failure> {
         while !bytes.is_empty() {
             let missing = HEAD - self.head.len();
             let (head, rest) = bytes.split_at(missing.min(bytes.len()));
             self.head.extend_from_slice(head);
             bytes = rest;
             if self.head.len() < HEAD {
-                return;
+                return Ok(());
             }
             let size = number(&self.head[8..]);
             // Memory grows with the bytes received, not with the size that a head declares.
             let missing = (size - self.data.len() as u64).min(bytes.len() as u64) as usize;
             let (data, rest) = bytes.split_at(missing);
+            reserve(&mut self.data, data.len())?;
             self.data.extend_from_slice(data);
             bytes = rest;
             if self.data.len() as u64 == size {
@@ -72,6 +79,7 @@ impl Link {
                 self.head.clear();
             }
         }
+        Ok(())
     }
 
     /// Reads once. Ok(true): bytes were read.
@@ -85,7 +93,7 @@ impl Link {
             }
             None => return Ok(false),
         };
-        self.feed(peer, &scratch[..got], shared);
+        self.feed(peer, &scratch[..got], shared)?;
         Ok(true)
     }
 
@@ -121,12 +129,12 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(eight)
 }
 
-/// The thread of a group. Runs until it is told to stop.
+/// The thread of a group. Runs until the group is dropped.
 pub fn run(shared: &Shared, mut links: Vec<Link>) {
     let mut scratch = vec![0; SCRATCH];
     while !shared.stopping() {
         if shared.aborted() {
-            links.iter_mut().for_each(|link| link.stream = None); // informs the peers
+            links.iter_mut().for_each(|link| link.stream = None); // the peers see the end of the connections
         }
         let mut busy = false;
         for (peer, link) in links.iter_mut().enumerate().filter(|(_, link)| link.stream.is_some()) {
@@ -152,7 +160,7 @@ pub fn run(shared: &Shared, mut links: Vec<Link>) {
 /// Shuts down writing and reads until the peer has closed. Closing with unread data would discard bytes in flight to
 /// the peer.
 fn close_gently(links: Vec<Link>, scratch: &mut [u8]) {
-    let deadline = Instant::now() + FAREWELL;
+    let deadline = Instant::now() + LINGER;
     let mut streams: Vec<TcpStream> = links.into_iter().filter_map(|link| link.stream).collect();
     streams.retain(|stream| stream.shutdown(Shutdown::Write).is_ok() && stream.set_nonblocking(false).is_ok());
     for mut stream in streams {
@@ -200,7 +208,6 @@ fn wait_for(fds: &mut [PollFd], timeout_ms: c_int) {
     unsafe { poll(fds.as_mut_ptr(), fds.len() as c_ulong, timeout_ms) };
 }
 
-
 /// The rank that starts, and its deadline.
 pub struct Start {
     pub rank: i32,
@@ -210,12 +217,12 @@ pub struct Start {
 }
 
 impl Start {
-    fn go_on(&self, what: &str) -> Result<(), Failure> {
+    fn check(&self, what: &str) -> Result<(), Failure> {
         if self.host.abort_requested() {
             return Err(Failure::new(abi::CANCELLED, format!("acme-id: {}: the group is being aborted", what)));
         }
         if matches!(self.deadline, Some(at) if at <= Instant::now()) {
-            return Err(Failure::new(abi::TIMEOUT, format!("acme-id: {}: not within the time allowed for init", what)));
+            return Err(Failure::new(abi::TIMEOUT, format!("acme-id: {}: not done within the timeout of init", what)));
         }
         Ok(())
     }
@@ -229,16 +236,24 @@ fn secret() -> Result<[u8; 16], Failure> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
-        .map_err(|error| Failure::from_io("no random number to be had", &error))?;
+        .map_err(|error| Failure::from_io("cannot read /dev/urandom", &error))?;
     Ok(bytes)
+}
+
+/// The address that the option names; if it is empty, the one from which this rank reaches the store, else loopback.
+fn listening_address(start: &Start, option: &str) -> Result<IpAddr, Failure> {
+    if option.is_empty() {
+        return Ok(start.host.store_address().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+    }
+    option.parse().map_err(|_| {
+        Failure::new(abi::INVALID, format!("acme-id: the address is not a numeric one, such as 127.0.0.1: '{}'", option))
+    })
 }
 
 /// A link to each rank, by rank; this rank's own is empty.
 pub fn connect_all(start: &Start, address: &str) -> Result<Vec<Link>, Failure> {
-    let ip: IpAddr = address.parse().map_err(|_| {
-        Failure::new(abi::INVALID, format!("acme-id: the address is not a numeric one, such as 127.0.0.1: '{}'", address))
-    })?;
-    let listening = |error| Failure::from_io(&format!("cannot listen at the address {}", address), &error);
+    let ip = listening_address(start, address)?;
+    let listening = |error| Failure::from_io(&format!("cannot listen at the address {}", ip), &error);
     let listener = TcpListener::bind(SocketAddr::new(ip, 0)).map_err(listening)?;
     let mine = listener.local_addr().map_err(listening)?;
     listener.set_nonblocking(true).map_err(listening)?;
@@ -263,9 +278,10 @@ fn connect_to(start: &Start, peer: i32) -> Result<TcpStream, Failure> {
     let value = value.map_err(|why| Failure { peer, text: format!("acme-id: {}: {}", what, why.text), ..why })?;
     let address: Option<SocketAddr> =
         value.get(16..).and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
-    let address = address.ok_or_else(|| Failure::new(abi::INTERNAL, format!("acme-id: {}: no good address", what)))?;
+    let invalid = || Failure::new(abi::INTERNAL, format!("acme-id: {}: the store has no valid address", what));
+    let address = address.ok_or_else(invalid)?;
     loop {
-        start.go_on(&what)?;
+        start.check(&what)?;
         match TcpStream::connect_timeout(&address, STEP) {
             Ok(mut stream) => {
                 let greeting = start.greeting(&value[..16], start.rank); // fits any socket's buffer
@@ -285,7 +301,7 @@ fn lost(peer: i32, what: &str, error: &std::io::Error) -> Failure {
 fn accept_above(
     start: &Start, listener: &TcpListener, key: &[u8], streams: &mut [Option<TcpStream>],
 ) -> Result<(), Failure> {
-    let mut callers: VecDeque<(TcpStream, Vec<u8>)> = VecDeque::new();
+    let mut pending: VecDeque<(TcpStream, Vec<u8>)> = VecDeque::new();
     loop {
         let above = start.rank as usize + 1;
         let missing: Vec<String> =
@@ -293,15 +309,15 @@ fn accept_above(
         if missing.is_empty() {
             return Ok(());
         }
-        start.go_on(&format!("waiting for rank {}", missing.join(", ")))?;
+        start.check(&format!("waiting for rank {}", missing.join(", ")))?;
         let mut fds = vec![PollFd { fd: listener.as_raw_fd(), events: POLLIN, revents: 0 }];
-        fds.extend(callers.iter().map(|(stream, _)| PollFd { fd: stream.as_raw_fd(), events: POLLIN, revents: 0 }));
+        fds.extend(pending.iter().map(|(stream, _)| PollFd { fd: stream.as_raw_fd(), events: POLLIN, revents: 0 }));
         wait_for(&mut fds, STEP.as_millis() as c_int);
         loop {
             match listener.accept() {
                 Ok((stream, _)) => {
                     if stream.set_nonblocking(true).is_ok() {
-                        callers.push_back((stream, Vec::new()));
+                        pending.push_back((stream, Vec::new()));
                     }
                 }
                 Err(error) if may_try_again(&error) => break,
@@ -309,24 +325,24 @@ fn accept_above(
                 Err(error) => return Err(Failure::from_io("cannot accept the other ranks", &error)),
             }
         }
-        while callers.len() > streams.len() + 16 {
-            callers.pop_front();
+        while pending.len() > streams.len() + 16 {
+            pending.pop_front();
         }
-        for _ in 0..callers.len() {
-            if let Some((mut stream, mut said)) = callers.pop_front() {
-                let mut bytes = vec![0; GREETING - said.len()];
+        for _ in 0..pending.len() {
+            if let Some((mut stream, mut greeting)) = pending.pop_front() {
+                let mut bytes = vec![0; GREETING - greeting.len()];
                 match stream.read(&mut bytes) {
-                    Ok(got) if got > 0 => said.extend_from_slice(&bytes[..got]),
+                    Ok(got) if got > 0 => greeting.extend_from_slice(&bytes[..got]),
                     Err(error) if may_try_again(&error) => {}
                     _ => continue,
                 }
-                if said.len() < GREETING {
-                    callers.push_back((stream, said));
+                if greeting.len() < GREETING {
+                    pending.push_back((stream, greeting));
                     continue;
                 }
-                let rank = (above..streams.len()).find(|&rank| said == start.greeting(key, rank as i32));
-                if let Some(place) = rank.map(|rank| &mut streams[rank]) {
-                    place.get_or_insert(stream);
+                let rank = (above..streams.len()).find(|&rank| greeting == start.greeting(key, rank as i32));
+                if let Some(slot) = rank.map(|rank| &mut streams[rank]) {
+                    slot.get_or_insert(stream);
                 }
             }
         }

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Accepts the connections of a TCP store's server.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "store/tcp_address.hpp"
+
+namespace backplane::core {
+
+class Listener {
+ public:
+  // Calls `connected` for each connection, on the thread that runs `io`. BP_RESOURCE or BP_INVALID as `listen`.
+  Listener(boost::asio::io_context& io, const std::string& host, uint16_t port, const Deadline& resolve_until,
+           std::function<void(Tcp::socket)> connected);
+  // Frees the port, also if a child made by fork has the socket as well.
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  Tcp::endpoint endpoint() const { return endpoint_; }
+
+ private:
+  void accept();
+  bool accept_some();
+  void take(base::Descriptor fd);
+
+  const std::function<void(Tcp::socket)> connected_;
+  Tcp::acceptor acceptor_;
+  boost::asio::steady_timer pause_timer_;
+  Tcp::endpoint endpoint_;
+};
+
+}  // namespace backplane::core

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "pair.hpp"
+#include "tcp_device.hpp"
+
+namespace backplane::gloo {
+namespace {
+
+constexpr std::chrono::seconds kFlushTime{1};
+constexpr std::chrono::microseconds kFlushPoll{200};  // no event reports an empty send queue
+constexpr int kListenAttempts = 10;
+
+std::string store_key(int rank) { return "gloo/" + std::to_string(rank); }
+
+}  // namespace
+
+uint64_t age_of(const WeakBuffer& receive) {
+  const BufferRef buffer(receive);
+  return buffer ? buffer->age() : Buffer::kYoungest;
+}
+
+Context::Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<const Health> health, int rank,
+                 int size)
+    : ::gloo::transport::tcp::Context(std::move(device), rank, size), health_(std::move(health)) {
+  setTimeout(std::chrono::milliseconds::zero());
+  engine_ = std::make_unique<ProgressEngine>(*device_);
+}
+
+// Shuts down all connections at once, because gloo closes one per turn of its loop, 10 ms each. Destroying the engine
+// waits for one turn, after which gloo's thread no longer uses the closed pairs. Pairs that are still open wait for a
+// turn themselves.
+Context::~Context() {
+  engine_->add_passive_waiter();
+  shut_down();
+  for (const auto& pair : pairs_) {
+    if (pair) static_cast<Pair*>(pair.get())->wait_closed();
+  }
+  engine_.reset();
+  pairs_.clear();
+}
+
+std::unique_ptr<::gloo::transport::Pair>& Context::createPair(int peer) {
+  std::unique_ptr<::gloo::transport::Pair>& slot = pairs_[static_cast<size_t>(peer)];
+  for (int attempt = 0; attempt < kListenAttempts; ++attempt) {
+    auto pair = std::make_unique<Pair>(*this, device_.get(), health_, peer);
+    const bool is_listening = pair->is_listening();
+    slot = std::move(pair);
+    if (is_listening) return slot;
+  }
+  throw sdk::Failure(BP_RESOURCE, "gloo: another process connects to each port as soon as it is opened");
+}
+
+std::unique_ptr<::gloo::transport::UnboundBuffer> Context::createUnboundBuffer(void* data, size_t size) {
+  return std::make_unique<Buffer>(shared_from_this(), health_, data, size, Buffer::Lengths::kExact,
+                                  DeadlineScope::current());
+}
+
+Pair& Context::pair(int peer) { return *static_cast<Pair*>(pairs_[static_cast<size_t>(peer)].get()); }
+
+void Context::report_refused() noexcept {
+  health_->host.log(
+      refused_, BP_LOG_WARN,
+      "gloo: rank " + std::to_string(rank) + " closed a connection of a process that is no rank of this group");
+}
+
+// One key per rank: its token, then the addresses of its pairs, excluding itself.
+void Context::connect(const base::Deadline& deadline, const std::string& own_address) {
+  const std::string listens = "; this rank listens on " + own_address;
+  std::string published(token_.begin(), token_.end());
+  size_t address_size = 0;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    const std::vector<char> address = createPair(peer)->address().bytes();
+    address_size = address.size();
+    published.append(address.begin(), address.end());
+  }
+  health_->host.store_set(store_key(rank), published);
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer == rank) continue;
+    try {
+      const std::string theirs = health_->host.store_get(store_key(peer), deadline.left_ns());
+      const size_t at = sizeof(Token) + address_size * static_cast<size_t>(rank > peer ? rank - 1 : rank);
+      if (theirs.size() != published.size()) {
+        throw sdk::Failure(
+            BP_INVALID, "rank " + std::to_string(peer) + " uses another world size or another version of gloo", peer);
+      }
+      Token token;
+      std::copy_n(theirs.begin(), token.size(), token.begin());
+      pair(peer).prepare_connect(token, deadline.at());
+      pair(peer).connect(std::vector<char>(theirs.begin() + static_cast<ptrdiff_t>(at),
+                                           theirs.begin() + static_cast<ptrdiff_t>(at + address_size)));
+    } catch (const sdk::Failure& e) {
+      if (e.status() != BP_TIMEOUT) throw;
+      if (e.peer_rank() >= 0) throw sdk::Failure(BP_TIMEOUT, e.what() + listens, e.peer_rank());
+      throw sdk::not_joined(peer, e.what());
+    } catch (const ::gloo::Exception& e) {
+      if (pair(peer).was_connected()) continue;  // it has left since; operations will report that
+      if (is_out_of_descriptors(e.what())) {
+        throw sdk::Failure(BP_RESOURCE, "gloo: no descriptor left for the connection to rank " + std::to_string(peer) +
+                                            "; raise this process's limit (ulimit -n)");
+      }
+      throw sdk::Failure(BP_PEER_LOST, "cannot connect to rank " + std::to_string(peer) + ": " + e.what() + listens,
+                         peer);
+    }
+  }
+}
+
+void Context::flush() {
+  const Clock::time_point deadline = Clock::now() + kFlushTime;
+  for (const auto& pair : pairs_) {
+    while (pair && !static_cast<Pair*>(pair.get())->is_flushed() && Clock::now() < deadline) {
+      std::this_thread::sleep_for(kFlushPoll);
+    }
+  }
+}
+
+void Context::shut_down() noexcept {
+  for (const auto& pair : pairs_) {
+    if (pair) static_cast<Pair*>(pair.get())->shut_down();
+  }
+}
+
+int Context::first_lost() {
+  for (const auto& pair : pairs_) {
+    if (pair) static_cast<Pair*>(pair.get())->await_recorded();
+  }
+  return first_lost_.load(std::memory_order_acquire);
+}
+
+void Context::record_loss(int peer) noexcept {
+  int none = -1;
+  first_lost_.compare_exchange_strong(none, peer);
+  lost_.fetch_add(1);
+}
+
+bool Context::withdraw_any_source(const Buffer& buffer, uint64_t slot) {
+  const std::lock_guard lock(mutex_);
+  const auto pending = pendingRecv_.find(slot);
+  if (pending == pendingRecv_.end()) return false;
+  auto& queue = pending->second;
+  const auto found = std::find_if(queue.begin(), queue.end(), [&buffer](const pendingRecvTuple& entry) {
+    const BufferRef target(std::get<0>(entry));
+    return target && target.get() == &buffer;
+  });
+  if (found == queue.end()) return false;
+  queue.erase(found);
+  if (queue.empty()) pendingRecv_.erase(pending);
+  return true;
+}
+
+bool Context::offer_to_any_source(uint64_t slot, int source, const char* data, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  WeakBuffer receiver;
+  size_t offset = 0;
+  size_t room = 0;
+  while (findRecvFromAny(slot, source, &receiver, &offset, &room)) {
+    const BufferRef buffer(receiver);
+    if (!buffer) continue;
+    buffer->deliver(data, bytes, source);
+    return true;
+  }
+  return false;
+}
+
+void Context::swap_with_any_source(uint64_t slot, int source, Posted& posted) {
+  const std::lock_guard lock(mutex_);
+  const auto pending = pendingRecv_.find(slot);
+  if (pending == pendingRecv_.end()) return;
+  auto& queue = pending->second;
+  const auto older = std::find_if(queue.begin(), queue.end(), [source](const pendingRecvTuple& entry) {
+    return std::get<3>(entry).contains(source);
+  });
+  const uint64_t age = age_of(std::get<0>(posted));
+  if (older == queue.end() || age == Buffer::kYoungest || age_of(std::get<0>(*older)) >= age) return;
+  const Posted from_any(std::get<0>(*older), std::get<1>(*older), std::get<2>(*older));
+  const pendingRecvTuple named(std::get<0>(posted), std::get<1>(posted), std::get<2>(posted), {source});
+  queue.erase(older);
+  queue.insert(std::find_if(queue.begin(), queue.end(),
+                            [age](const pendingRecvTuple& entry) { return age_of(std::get<0>(entry)) > age; }),
+               named);
+  const BufferRef buffer(std::get<0>(named));
+  if (buffer && !buffer->is_displaced()) {
+    buffer->displace();
+    begin_reordering();
+  }
+  posted = from_any;
+}
+
+Mesh::Mesh(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<gloo::Context> transport)
+    : ::gloo::Context(transport->rank, transport->size) {
+  device_ = std::move(device);
+  transportContext_ = std::move(transport);
+}
+
+}  // namespace backplane::gloo

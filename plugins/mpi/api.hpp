@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The functions of an MPI library, whatever its ABI. All of them may be called from any thread. Errors of MPI are
+// thrown as sdk::Failure.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "abi.hpp"
+#include "library.hpp"
+
+namespace backplane::mpi {
+
+// Handles of any ABI. 0 is none.
+enum class Comm : uintptr_t {};
+enum class Request : uintptr_t {};
+enum class Message : uintptr_t {};
+
+struct Envelope {
+  int source = -1;
+  int tag = 0;
+  int bytes = 0;
+};
+
+constexpr int kAnySource = -1;
+constexpr int kAnyTag = -1;
+
+// The arguments of a collective. Counts are numbers of elements of `type`, per rank where MPI counts so.
+struct CollectiveCall {
+  uint32_t kind = BP_BARRIER;  // BP_BARRIER ...
+  Comm comm{};
+  const void* in = nullptr;
+  void* out = nullptr;  // all_reduce: input and output; broadcast: the buffer
+  int count = 0;
+  Predefined type = kByte;
+  Predefined op = kSum;
+  int root = 0;
+  const int* in_counts = nullptr;  // v-forms
+  const int* in_displs = nullptr;
+  const int* out_counts = nullptr;
+  const int* out_displs = nullptr;
+};
+
+class Api {
+ public:
+  virtual ~Api() = default;
+
+  virtual const char* abi() const = 0;
+  virtual std::string version() const = 0;  // one line
+  virtual bool initialized() const = 0;     // also after finalize
+  virtual bool finalized() const = 0;
+
+  // Call before others: initialises MPI unless the program has done so. Returns whether this call did. Blocks until the
+  // other processes of the job have come.
+  virtual bool init() = 0;
+  // Whether several threads may call MPI at once.
+  virtual bool serves_all_threads() const = 0;
+  virtual void finalize() = 0;
+  virtual int world_rank() const = 0;
+  virtual int world_size() const = 0;
+  virtual int tag_upper_bound() const = 0;
+
+  // Collective over the members, which are given by their ranks in MPI's world. Blocks. Communicators return errors.
+  virtual Comm create(std::span<const int> world_ranks, int tag) = 0;
+  virtual Comm duplicate(Comm comm) = 0;
+  virtual void free(Comm comm) = 0;
+  // Lets MPI move what it holds.
+  virtual void progress(Comm comm) = 0;
+
+  virtual Request isend(const void* data, int bytes, int peer, int tag, Comm comm) = 0;
+  // Takes the oldest message from this rank (or kAnySource) with this tag (or kAnyTag); nothing: there is none yet.
+  virtual std::optional<Message> improbe(int peer, int tag, Comm comm, Envelope* envelope) = 0;
+  virtual Request imrecv(void* data, int bytes, Message message) = 0;
+  virtual Request start(const CollectiveCall& call) = 0;
+  // Whether the request is complete. Sets it to 0 if MPI has freed it. If this throws and the request is not 0, MPI may
+  // still use its memory.
+  virtual bool test(Request& request) = 0;
+};
+
+// The functions of an opened library. Throws BP_UNSUPPORTED if one is missing.
+std::unique_ptr<Api> make_api(const Library& library);
+
+}  // namespace backplane::mpi

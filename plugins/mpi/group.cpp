@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "group.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backplane/base/host.hpp"
+#include "collectives.hpp"
+#include "messages.hpp"
+
+namespace backplane::mpi {
+namespace {
+
+constexpr uint64_t kPooledBytes = 64 << 20;
+
+// What a rank tells the others about its place in MPI's world.
+struct Place {
+  int rank = 0;
+  int size = 0;
+  std::string abi;
+  std::string job;   // of the launcher
+  std::string host;  // and its processes' numbers
+  pid_t process = 0;
+
+  std::string text() const {
+    return std::to_string(rank) + "\n" + std::to_string(size) + "\n" + abi + "\n" + job + "\n" + host + "\n" +
+           std::to_string(process) + "\n";
+  }
+  static Place parse(const std::string& text) {
+    Place place;
+    std::istringstream lines(text);
+    lines >> place.rank >> place.size;
+    lines.ignore();
+    std::getline(lines, place.abi);
+    std::getline(lines, place.job);
+    std::getline(lines, place.host);
+    lines >> place.process;
+    return place;
+  }
+};
+
+// Processes with equal identities know each other by number.
+std::string process_space() {
+  std::array<char, 64> space{};
+  const bool known = ::readlink("/proc/self/ns/pid", space.data(), space.size() - 1) > 0;
+  return base::boot_id() + "/" + (known ? space.data() : "");
+}
+
+std::string key_of(int32_t rank) { return "mpi/" + std::to_string(rank); }
+
+// The failure names the rank that does not come, which the store does not know.
+std::string await_place(const sdk::Context& context, int32_t rank, const base::Deadline& deadline) {
+  try {
+    return context.host.store_get(key_of(rank), deadline.left_ns());
+  } catch (const sdk::Failure& why) {
+    throw sdk::Failure(why.status(), "mpi: waiting for rank " + std::to_string(rank) + ": " + why.what(), rank,
+                       why.native_code());
+  }
+}
+
+sdk::Failure no_common_world(World& world, int32_t rank, const std::string& why) {
+  return {BP_UNSUPPORTED,
+          "mpi: this rank and rank " + std::to_string(rank) + " are not in one world of MPI: " + why +
+              "; start all ranks with one mpirun of the library in use (" + world.text() + ")",
+          rank};
+}
+
+void check_same_world(World& world, const Place& own, int32_t rank, const Place& place) {
+  if (place.abi != own.abi) throw no_common_world(world, rank, "its MPI has the ABI of " + place.abi);
+  if (place.job != own.job) throw no_common_world(world, rank, "it belongs to another job of the launcher");
+  if (place.size != own.size) {
+    throw no_common_world(
+        world, rank, "its world has " + std::to_string(place.size) + " processes, not " + std::to_string(own.size));
+  }
+  if (place.rank == own.rank) {
+    throw no_common_world(world, rank, "both are rank " + std::to_string(own.rank) + " there");
+  }
+}
+
+// MPI tells groups that are made at the same time apart by a number. FNV-1a of the group's name.
+int creation_tag(const std::string& name) {
+  uint32_t hash = 2166136261U;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
+  return static_cast<int>(hash % 32768);
+}
+
+constexpr std::array kMessages = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
+constexpr auto kMessagesOnly = sdk::pointers(kMessages);
+
+}  // namespace
+
+struct Group::Members {
+  // Exchanges the ranks' places, and checks that they are in one world of MPI.
+  Members(World& world, const sdk::Context& context) {
+    const Place own{world.rank(), world.size(), world.api().abi(), launcher_job(), process_space(), ::getpid()};
+    context.host.store_set(key_of(context.rank), own.text());
+    const base::Deadline deadline = base::Deadline::after(context.timeout_ns);
+    for (int32_t rank = 0; rank < context.world_size; ++rank) {
+      Place place = own;
+      if (rank != context.rank) {
+        place = Place::parse(await_place(context, rank, deadline));
+        check_same_world(world, own, rank, place);
+      }
+      world_ranks.push_back(place.rank);
+      processes.push_back(place.host == own.host ? place.process : 0);
+    }
+  }
+
+  std::vector<int> world_ranks;  // in the order of the group's ranks
+  std::vector<pid_t> processes;
+  Comm user{};
+  Comm internal{};
+};
+
+Group::Group(World& world, const sdk::Context& context, Members&& members)
+    : use_(world),
+      native_(context.options.boolean("native")),
+      processes_(std::move(members.processes)),
+      state_{world, context.rank, context.world_size, members.user, members.internal, {}, nullptr, nullptr} {
+  state_.pool = std::make_shared<sdk::BlockPool>(kPooledBytes);
+  state_.receives = std::make_shared<Receives>(world.api(), members.user, members.internal, state_.pool);
+}
+
+std::unique_ptr<Group> Group::start(const sdk::Context& context) {
+  World& world = World::get(context.options.text("library"), context.world_size == 1);
+  const World::Use use(world);
+  context.host.log(BP_LOG_INFO, "mpi: " + world.text());
+  if (world.api().tag_upper_bound() < kMaxTag) {
+    throw sdk::Failure(BP_UNSUPPORTED, "mpi: tags of " + world.api().version() + " end at " +
+                                           std::to_string(world.api().tag_upper_bound()) + "; " +
+                                           std::to_string(kMaxTag) +
+                                           " is needed; use another MPI or another of its transports");
+  }
+  world.orphans().reap(world.api());
+  Members members(world, context);
+  members.user = world.api().create(members.world_ranks, creation_tag(context.name));
+  members.internal = world.api().duplicate(members.user);
+  return std::unique_ptr<Group>(new Group(world, context, std::move(members)));
+}
+
+// Communicators of a group that has failed are kept: MPI may still use them.
+Group::~Group() {
+  constexpr int kPolls = 16;  // let MPI pass on messages that it holds
+  Api& api = state_.api();
+  try {
+    if (api.finalized() || state_.failure.raised()) return;
+    for (int i = 0; i < kPolls; ++i) api.progress(state_.user);
+    state_.world.orphans().reap(api);
+    api.free(state_.internal);
+    api.free(state_.user);
+  } catch (const std::exception&) {
+    // The communicators are kept.
+  }
+}
+
+std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
+  state_.failure.check();
+  state_.world.orphans().reap(state_.api());
+  std::unique_ptr<Operation> operation;
+  if (op.kind == BP_SEND) {
+    operation = start_send(state_, op);
+  } else if (op.kind == BP_RECV) {
+    operation = start_receive(state_, op);
+  } else {
+    operation = start_collective(state_, op);
+  }
+  if ((op.flags & BP_OP_SYNC) == 0) return operation;
+  if (operation->wait(op.timeout_ns)) return nullptr;
+  throw sdk::timed_out(op);
+}
+
+void Group::abort(const sdk::Failure& why) noexcept {
+  if (why.status() == BP_PEER_LOST) {
+    const bool known = why.peer_rank() >= 0 && why.peer_rank() < state_.world_size;
+    state_.world.report_lost(known ? processes_[static_cast<size_t>(why.peer_rank())] : 0);
+  }
+  state_.failure.raise_by_core(why);
+}
+
+std::span<const bp_capability* const> Group::capabilities() const noexcept {
+  return native_ ? std::span<const bp_capability* const>() : kMessagesOnly;
+}
+
+}  // namespace backplane::mpi

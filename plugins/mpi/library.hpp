@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The shared library of an MPI: which one is used, and which ABI it has.
+#pragma once
+
+#include <string>
+
+#include "backplane/sdk/sdk.hpp"
+
+namespace backplane::mpi {
+
+enum class AbiKind { kStandard, kOpenMpi, kMpich };
+
+struct Library {
+  void* handle = nullptr;  // never closed: MPI has threads and exit handlers
+  std::string file;        // where the loader found it
+  AbiKind abi = AbiKind::kStandard;
+
+  // The address of a symbol. Throws BP_UNSUPPORTED if there is none.
+  void* symbol(const char* name) const;
+};
+
+// Opens the library `named`, a path or a name for the loader. Empty: BACKPLANE_MPI_LIBRARY; else one that the process
+// has loaded; else the first known name, beginning with those of the MPI whose launcher started this process. Throws
+// BP_UNSUPPORTED with the reason.
+Library open_library(const std::string& named);
+
+// Call before MPI is initialised: Open MPI's components find its functions only in the global scope.
+void prepare(const Library& library);
+
+// Whether a launcher has started this process that an MPI with this ABI understands, by its environment.
+bool has_launcher(AbiKind abi);
+
+// Throws BP_UNSUPPORTED if the launcher of PMI-1 has closed its connection: MPI would end the process.
+void check_launcher_connection();
+
+// The name of the launcher's job, where it has one; else empty.
+std::string launcher_job();
+
+}  // namespace backplane::mpi

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "messages.hpp"
+
+#include <cstring>
+#include <limits>
+#include <string>
+#include <utility>
+
+namespace backplane::mpi {
+namespace {
+
+constexpr uint64_t kInternal = BP_BIT(kTagBits - 1);
+
+int size_of(const bp_op& op, const bp_buffer& buffer) {
+  const uint64_t bytes = buffer.count * bp_dtype_size(op.dtype);
+  if (bytes <= std::numeric_limits<int>::max()) return static_cast<int>(bytes);
+  throw sdk::Failure(BP_UNSUPPORTED, "mpi: " + sdk::describe(op) + " has " + std::to_string(bytes) +
+                                         " bytes; a message over mpi has less than 2 GiB: split it");
+}
+
+class Send final : public Operation {
+ public:
+  Send(GroupState& group, const bp_op& op) : Operation(group) {
+    const int bytes = size_of(op, op.input);
+    HeldRequest& held = held_.front();
+    held.in = group.pool->take(static_cast<uint64_t>(bytes));
+    if (bytes > 0) std::memcpy(held.in.get(), op.input.data, static_cast<size_t>(bytes));
+    const bool internal = (op.tag & kInternal) != 0;
+    held.request = group.api().isend(held.in.get(), bytes, op.peer, static_cast<int>(op.tag & (kInternal - 1)),
+                                     internal ? group.internal : group.user);
+  }
+  ~Send() override { end_now(); }
+
+ private:
+  bool advance() override { return group_.api().test(held_.front().request); }
+  void give_up() noexcept override { group_.world.orphans().add(held_); }
+
+  Held held_{1};
+};
+
+class Receive final : public Operation {
+ public:
+  Receive(GroupState& group, const bp_op& op)
+      : Operation(group),
+        data_(op.output.data),
+        capacity_(op.output.count * bp_dtype_size(op.dtype)),
+        result_(op.result),
+        posted_(std::make_shared<Receives::Posted>()) {
+    posted_->peer = op.peer == BP_ANY_SOURCE ? kAnySource : op.peer;
+    posted_->internal = op.tag != BP_ANY_TAG && (op.tag & kInternal) != 0;
+    posted_->tag = op.tag == BP_ANY_TAG ? kAnyTag : static_cast<int>(op.tag & (kInternal - 1));
+    group.receives->post(posted_);
+  }
+  ~Receive() override { end_now(); }
+
+ private:
+  bool advance() override {
+    if (!posted_->matched.load(std::memory_order_acquire)) return false;
+    if (posted_->failure) throw sdk::Failure(*posted_->failure);
+    if (!group_.api().test(posted_->held.front().request)) return false;
+    const Envelope& envelope = posted_->envelope;
+    const auto bytes = static_cast<uint64_t>(envelope.bytes);
+    if (result_ != nullptr) {
+      result_->source = envelope.source;
+      result_->bytes = bytes;
+      result_->tag = static_cast<uint64_t>(envelope.tag) | (posted_->internal ? kInternal : 0);
+    }
+    if (bytes > capacity_) {
+      throw sdk::Failure(BP_INVALID,
+                         "the message of rank " + std::to_string(envelope.source) + " has " + std::to_string(bytes) +
+                             " bytes, but the receive buffer only " + std::to_string(capacity_),
+                         envelope.source);
+    }
+    if (bytes > 0) std::memcpy(data_, posted_->held.front().out.get(), bytes);
+    return true;
+  }
+  void give_up() noexcept override {
+    if (!group_.receives->withdraw(posted_)) group_.world.orphans().add(posted_->held);
+  }
+
+  void* const data_;
+  const uint64_t capacity_;
+  bp_result* const result_;
+  const std::shared_ptr<Receives::Posted> posted_;
+};
+
+bool matches(const Receives::Posted& posted, const Envelope& envelope) {
+  return (posted.peer == kAnySource || posted.peer == envelope.source) &&
+         (posted.tag == kAnyTag || posted.tag == envelope.tag);
+}
+
+}  // namespace
+
+Receives::Receives(Api& api, Comm user, Comm internal, std::shared_ptr<sdk::BlockPool> pool)
+    : api_(api), pool_(std::move(pool)), queues_{Queue{user, {}}, Queue{internal, {}}} {}
+
+void Receives::post(const std::shared_ptr<Posted>& posted) {
+  const std::lock_guard lock(mutex_);
+  queues_[posted->internal ? 1 : 0].waiting.push_back(posted);
+  ++count_;
+}
+
+bool Receives::withdraw(const std::shared_ptr<Posted>& posted) noexcept {
+  const std::lock_guard lock(mutex_);
+  const size_t removed = queues_[posted->internal ? 1 : 0].waiting.remove(posted);
+  count_ -= removed;
+  return removed > 0;
+}
+
+void Receives::progress() {
+  if (count_.load(std::memory_order_relaxed) == 0) return;
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  for (Queue& queue : queues_) {
+    while (match_one(queue)) {
+    }
+  }
+}
+
+bool Receives::match_one(Queue& queue) {
+  const Posted* previous = nullptr;
+  for (const std::shared_ptr<Posted>& posted : queue.waiting) {
+    // Equal receives in sequence, as a window of them, are probed once.
+    if (previous != nullptr && previous->peer == posted->peer && previous->tag == posted->tag) continue;
+    Envelope envelope;
+    if (const auto message = api_.improbe(posted->peer, posted->tag, queue.comm, &envelope); message) {
+      deliver(queue, envelope, *message);
+      return true;
+    }
+    previous = posted.get();
+  }
+  return false;
+}
+
+void Receives::deliver(Queue& queue, const Envelope& envelope, Message message) {
+  const auto found = std::find_if(queue.waiting.begin(), queue.waiting.end(),
+                                  [&envelope](const auto& posted) { return matches(*posted, envelope); });
+  const std::shared_ptr<Posted> posted = *found;  // at least the one that was probed for
+  queue.waiting.erase(found);
+  --count_;
+  posted->envelope = envelope;
+  HeldRequest& held = posted->held.front();
+  int bytes = envelope.bytes;
+  try {
+    held.out = pool_->take(static_cast<uint64_t>(bytes));
+  } catch (const std::bad_alloc&) {
+    posted->failure.emplace(BP_RESOURCE, "mpi: out of memory for a message of rank " + std::to_string(envelope.source),
+                            envelope.source);
+    bytes = 0;  // MPI drops the data; otherwise it would keep the message
+  }
+  try {
+    held.request = api_.imrecv(held.out.get(), bytes, message);
+  } catch (const sdk::Failure& failure) {
+    if (!posted->failure) posted->failure.emplace(failure);
+  }
+  posted->matched.store(true, std::memory_order_release);
+}
+
+std::unique_ptr<Operation> start_send(GroupState& group, const bp_op& op) { return std::make_unique<Send>(group, op); }
+
+std::unique_ptr<Operation> start_receive(GroupState& group, const bp_op& op) {
+  return std::make_unique<Receive>(group, op);
+}
+
+}  // namespace backplane::mpi

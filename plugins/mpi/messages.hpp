@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sends and receives. A receive takes its message by a matched probe, which tells the size before memory is needed: a
+// message longer than the buffer is consumed whole. The receives of a group are kept in the order of their submission,
+// and a message that was probed goes to the oldest one that matches, whichever thread probed it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <list>
+#include <memory>
+#include <mutex>
+
+#include "operation.hpp"
+
+namespace backplane::mpi {
+
+// With two communicators, 19 bits of MPI's tags are enough. Some libraries have no more than 20.
+constexpr uint32_t kTagBits = 20;
+constexpr int kMaxTag = (1 << (kTagBits - 1)) - 1;
+
+class Receives {
+ public:
+  // A receive that waits for its message, or for the data of it.
+  struct Posted {
+    int peer = kAnySource;
+    int tag = kAnyTag;
+    bool internal = false;
+    Envelope envelope;  // valid once matched, like the next two
+    Held held{1};
+    std::optional<sdk::Failure> failure;  // of the match
+    std::atomic<bool> matched = false;    // set last
+  };
+
+  Receives(Api& api, Comm user, Comm internal, std::shared_ptr<sdk::BlockPool> pool);
+
+  void post(const std::shared_ptr<Posted>& posted);
+  // Removes a receive that has no message yet. False: it has one.
+  bool withdraw(const std::shared_ptr<Posted>& posted) noexcept;
+  // Starts to receive the messages that have arrived. Returns at once if another thread does so.
+  void progress();
+
+ private:
+  using List = std::list<std::shared_ptr<Posted>>;
+  struct Queue {
+    Comm comm;
+    List waiting;
+  };
+
+  // Finds one message for a receive of the queue. With mutex_ held, like deliver.
+  bool match_one(Queue& queue);
+  void deliver(Queue& queue, const Envelope& envelope, Message message);
+
+  Api& api_;
+  const std::shared_ptr<sdk::BlockPool> pool_;
+  std::atomic<size_t> count_ = 0;
+  std::mutex mutex_;
+  std::array<Queue, 2> queues_;  // user, internal
+};
+
+// Starts a send or receive.
+std::unique_ptr<Operation> start_send(GroupState& group, const bp_op& op);
+std::unique_ptr<Operation> start_receive(GroupState& group, const bp_op& op);
+
+}  // namespace backplane::mpi

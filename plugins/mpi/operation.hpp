@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the operations of a group share, and how a thread waits for one. MPI moves data only inside its calls, so a
+// waiting thread polls. MPI never touches memory of the program: every operation copies to or from memory of the
+// plugin, which outlives it if it is aborted (orphans.hpp).
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "backplane/base/deadline.hpp"
+#include "backplane/sdk/block.hpp"
+#include "backplane/sdk/first_failure.hpp"
+#include "backplane/sdk/sdk.hpp"
+#include "backplane/sdk/spin_policy.hpp"
+#include "world.hpp"
+
+namespace backplane::mpi {
+
+class Receives;
+
+struct GroupState {
+  World& world;
+  const int32_t rank;
+  const int32_t world_size;
+  const Comm user;      // collectives, and messages with tags of the program
+  const Comm internal;  // messages with tags of the core
+  sdk::FirstFailure failure;
+  std::shared_ptr<sdk::BlockPool> pool;
+  std::shared_ptr<Receives> receives;
+  base::SpinPolicy spin{std::chrono::milliseconds(2)};
+
+  Api& api() const { return world.api(); }
+};
+
+// An operation that polls MPI while the caller waits.
+class Operation : public sdk::Work {
+ public:
+  explicit Operation(GroupState& group) : group_(group) {}
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  bool wait(int64_t timeout_ns) final;
+  void cancel() noexcept final { cancelled_ = true; }
+
+ protected:
+  // Whether the operation is complete; its output is then written. Throws if it failed.
+  virtual bool advance() = 0;
+  // Gives up what is in flight, if anything is: its memory goes to the orphans. Called at most once, not after the end.
+  virtual void give_up() noexcept = 0;
+  // For destructors of derived classes.
+  void end_now() noexcept;
+
+  GroupState& group_;
+
+ private:
+  bool poll();
+  void settle(std::optional<sdk::Failure> failure);
+
+  std::atomic<bool> cancelled_ = false;
+  bool ended_ = false;
+  std::optional<sdk::Failure> failure_;
+};
+
+}  // namespace backplane::mpi

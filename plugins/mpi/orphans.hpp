@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests that nobody waits for any more: their operation was aborted, cancelled or timed out. MPI cannot interrupt
+// them, so their memory, which belongs to the plugin, is kept until MPI has completed them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "api.hpp"
+
+namespace backplane::mpi {
+
+// A request and the memory that it uses. A list of one, so that giving it up allocates nothing.
+struct HeldRequest {
+  Request request{};
+  std::shared_ptr<std::byte> in;
+  std::shared_ptr<std::byte> out;
+  std::array<std::vector<int>, 4> numbers;  // counts and displacements of blocks
+};
+using Held = std::list<HeldRequest>;
+
+// Thread-safe. One per process.
+class Orphans {
+ public:
+  // Empties `held`, unless MPI has freed the request.
+  void add(Held& held) noexcept;
+  // Frees those that MPI has completed. Returns how many are left.
+  size_t reap(Api& api);
+
+ private:
+  std::mutex mutex_;
+  Held waiting_;
+  Held failed_;                    // MPI failed and kept the request: kept for ever
+  std::atomic<size_t> count_ = 0;  // of both
+};
+
+}  // namespace backplane::mpi

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// MPI in this process: opened and initialised once, finalised when the process ends. A program that initialises MPI
+// itself also finalises it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "api.hpp"
+#include "orphans.hpp"
+
+namespace backplane::mpi {
+
+class World {
+ public:
+  // Opens the library and initialises MPI at the first call, which blocks until the other processes of MPI's world
+  // have come. Throws BP_UNSUPPORTED with the reason; BP_INVALID if another library is in use.
+  static World& get(const std::string& library, bool alone);
+  // Describes the library that get would use. Throws BP_UNSUPPORTED with the reason.
+  static std::string describe(const std::string& library);
+  // Finalises MPI if this plugin has initialised it. Gives up when the other processes do not come. May run at exit.
+  static void finalize() noexcept;
+
+  // A group, or the init of one, which cannot be interrupted in MPI. While one exists, MPI is not finalised.
+  class Use {
+   public:
+    explicit Use(World& world) : world_(world) { ++world_.uses_; }
+    ~Use() { --world_.uses_; }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    World& world_;
+  };
+
+  Api& api() { return *api_; }
+  Orphans& orphans() { return orphans_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  std::string text() const;  // library, version and ABI
+
+  // A process counts as lost: on this host, or 0 on another. MPI_Finalize is left out if it has ended, because MPICH
+  // would end this process. One that has left its group still finalises MPI.
+  void report_lost(pid_t pid) noexcept;
+
+ private:
+  World(const Library& library, bool alone);
+  void check_usable() const;
+  bool is_incomplete();  // a lost process has ended
+  void end();
+
+  const std::string file_;
+  const std::unique_ptr<Api> api_;
+  Orphans orphans_;
+  bool is_ours_ = false;  // initialised by this plugin
+  bool has_ended_ = false;
+  int rank_ = 0;
+  int size_ = 1;
+  std::atomic<int> uses_ = 0;
+  std::mutex lost_mutex_;
+  std::vector<pid_t> lost_;
+  bool forgot_lost_ = false;  // for want of memory
+};
+
+}  // namespace backplane::mpi

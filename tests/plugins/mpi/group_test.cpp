@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Groups over the MPI libraries that are installed, each under its own launcher. ranks.cpp is the program.
+#include <gtest/gtest.h>
+
+#include "tools/command.hpp"
+
+namespace backplane::test {
+namespace {
+
+struct Mpi {
+  const char* name;
+  const char* launcher;  // empty: not installed
+  const char* options;
+};
+
+// Without hwloc: its daemon copies the topology to an address that may not be free, and crashes then.
+const Mpi kOpenMpiLibrary = {"OpenMpi", BACKPLANE_TEST_OPEN_MPI, "--oversubscribe -mca rtc ^hwloc"};
+const Mpi kMpichLibrary = {"Mpich", BACKPLANE_TEST_HYDRA, ""};
+
+void PrintTo(const Mpi* mpi, std::ostream* out) { *out << mpi->name; }
+
+class MpiTest : public testing::TestWithParam<const Mpi*> {
+ protected:
+  static constexpr int kRanks = 3;
+
+  void SetUp() override {
+    if (*GetParam()->launcher == '\0') GTEST_SKIP() << GetParam()->name << " is not installed";
+  }
+
+  // The command that starts `ranks` ranks.
+  std::string job(int ranks, const std::string& scenario) const {
+    return std::string(GetParam()->launcher) + " " + GetParam()->options + " -n " + std::to_string(ranks) +
+           " " BACKPLANE_TEST_MPI_RANKS " " + scenario + " " + place_.file(scenario);
+  }
+  static Outcome run_command(const std::string& command, const std::map<std::string, std::string>& environment = {}) {
+    std::map<std::string, std::string> all = environment;
+    all.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+    return run({"-c", command}, {all, {}, "/bin/sh"});
+  }
+  Outcome run_ranks(const std::string& scenario, const std::map<std::string, std::string>& environment = {}) {
+    return run_command(job(kRanks, scenario), environment);
+  }
+  static void expect_passed(const Outcome& outcome) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      EXPECT_TRUE(contains(outcome.out, "rank " + std::to_string(rank) + " passed")) << outcome.out << outcome.err;
+    }
+  }
+
+  const ScopedDirectory place_;
+};
+
+TEST_P(MpiTest, OperationsOfAGroupWhoseRanksAreOthersThanThoseOfMpi) {
+  const Outcome outcome = run_ranks("world");
+  expect_passed(outcome);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+TEST_P(MpiTest, CollectivesOfTheCoreOverMessages) {
+  const Outcome outcome = run_ranks("messages");
+  expect_passed(outcome);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+TEST_P(MpiTest, AProgramThatUsesMpiFinalisesIt) {
+  const Outcome outcome = run_ranks("own");
+  expect_passed(outcome);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+// The launcher may report that MPI was not finalised.
+TEST_P(MpiTest, AbortEndsTheOperationsOfAllRanks) { expect_passed(run_ranks("abort")); }
+
+TEST_P(MpiTest, DeadlinesHoldWhereARankDoesNotCome) { expect_passed(run_ranks("deadline")); }
+
+// Launchers report ranks that have not finalised MPI.
+TEST_P(MpiTest, AProgramWhoseGroupFailedToStartEndsInOrder) {
+  const Outcome outcome = run_command("BACKPLANE_TEST_JOB=1 " + job(1, "fallback") + " & BACKPLANE_TEST_JOB=0 " +
+                                      job(1, "fallback") + " && wait $!");
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+}
+
+TEST_P(MpiTest, ALibraryThatIsMissingIsNamed) {
+  const Outcome outcome = run_ranks("world", {{"BACKPLANE_MPI_LIBRARY", "/nowhere/libmpi.so"}});
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.out, "/nowhere/libmpi.so")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "BACKPLANE_MPI_LIBRARY")) << outcome.out;
+}
+
+// By itself the plugin would take Open MPI's, and Python loads MPI outside the global scope.
+TEST_P(MpiTest, TheLibraryOfTheProgramIsUsedAndItsForkedChildIsRefused) {
+  if (GetParam() != &kMpichLibrary) GTEST_SKIP() << "Open MPI comes first without that";
+  const Outcome outcome = run({"local", "-"}, {{}, {}, BACKPLANE_TEST_MPI_RANKS});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+}
+
+// `backplane run` serves PMI-1, which Open MPI does not speak.
+TEST_P(MpiTest, RanksOfBackplaneRun) {
+  const bool is_open_mpi = GetParam() == &kOpenMpiLibrary;
+  const char* const library = is_open_mpi ? "libmpi.so.40" : "libmpich.so.12";
+  const Outcome outcome = run({"run", "-n", "2", BACKPLANE_TEST_MPI_RANKS, "world", place_.file("run")},
+                              {{{"BACKPLANE_MPI_LIBRARY", library}}});
+  if (is_open_mpi) {
+    EXPECT_NE(outcome.code, 0);
+    EXPECT_TRUE(contains(outcome.out, "start the ranks with 'mpirun -n N PROGRAM' of Open MPI")) << outcome.out;
+  } else {
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    EXPECT_TRUE(contains(outcome.out, "rank 1 passed")) << outcome.out;
+  }
+}
+
+// Without MASTER_ADDR the ranks of mpiexec meet over the connection that MPI needs. MPI itself would end the process.
+TEST_P(MpiTest, AConnectionThatTheRanksHaveUsedIsNamed) {
+  if (GetParam() != &kMpichLibrary) GTEST_SKIP() << "only launchers of PMI-1 give a connection";
+  if (std::string(BACKPLANE_TEST_HELLO).empty()) GTEST_SKIP() << "the examples are not built";
+  const Outcome outcome = run({"-c", std::string(GetParam()->launcher) + " -n 2 " BACKPLANE_TEST_HELLO},
+                              {{{"BACKPLANE_BACKEND", "mpi"}}, {}, "/bin/sh"});
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.err, "set MASTER_ADDR and MASTER_PORT for all ranks")) << outcome.err;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MpiTest, testing::Values(&kOpenMpiLibrary, &kMpichLibrary),
+                         [](const auto& of) { return of.param->name; });
+
+}  // namespace
+}  // namespace backplane::test
