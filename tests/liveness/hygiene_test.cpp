@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "support/groups.hpp"
+#include "support/resources.hpp"
 
 namespace backplane::test {
 namespace {
@@ -33,11 +34,6 @@ int cycles() {
   return text == nullptr ? kCycles : std::max(std::atoi(text), 8);
 }
 
-size_t entries(const char* directory) {
-  const std::filesystem::directory_iterator begin(directory);
-  return static_cast<size_t>(std::distance(begin, std::filesystem::directory_iterator()));
-}
-
 std::set<std::string> shared_memory() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path().filename());
@@ -52,8 +48,8 @@ uint64_t resident_bytes() {
 }
 
 struct Footprint {
-  size_t descriptors = entries("/proc/self/fd");
-  size_t threads = entries("/proc/self/task");
+  size_t descriptors = entries_of("/proc/self/fd");
+  size_t threads = entries_of("/proc/self/task");
   std::set<std::string> shared = shared_memory();
 };
 
