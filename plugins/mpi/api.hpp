@@ -69,7 +69,7 @@ class Api {
   virtual Comm duplicate(Comm comm) = 0;
   virtual void free(Comm comm) = 0;
   // Lets MPI move what it holds.
-  virtual void progress(Comm comm) = 0;
+  virtual void progress() = 0;
 
   virtual Request isend(const void* data, int bytes, int peer, int tag, Comm comm) = 0;
   // Takes the oldest message from this rank (or kAnySource) with this tag (or kAnyTag); nothing: there is none yet.

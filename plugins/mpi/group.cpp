@@ -121,7 +121,8 @@ Group::Group(World& world, const sdk::Context& context, Members&& members)
     : use_(world),
       native_(context.options.boolean("native")),
       processes_(std::move(members.processes)),
-      state_{world, context.rank, context.world_size, members.user, members.internal, {}, nullptr, nullptr} {
+      state_{world, context.rank, context.world_size, members.user, members.internal, {}, nullptr, nullptr},
+      progress_(world.progress()) {
   state_.pool = std::make_shared<sdk::BlockPool>(kPooledBytes);
   state_.receives = std::make_shared<Receives>(world.api(), members.user, members.internal, state_.pool);
 }
@@ -149,7 +150,7 @@ Group::~Group() {
   Api& api = state_.api();
   try {
     if (api.finalized() || state_.failure.raised()) return;
-    for (int i = 0; i < kPolls; ++i) api.progress(state_.user);
+    for (int i = 0; i < kPolls; ++i) api.progress();
     state_.world.orphans().reap(api);
     api.free(state_.internal);
     api.free(state_.user);
@@ -169,7 +170,10 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   } else {
     operation = start_collective(state_, op);
   }
-  if ((op.flags & BP_OP_SYNC) == 0) return operation;
+  if ((op.flags & BP_OP_SYNC) == 0) {
+    state_.world.progress().add(*operation);
+    return operation;
+  }
   if (operation->wait(op.timeout_ns)) return nullptr;
   throw sdk::timed_out(op);
 }
@@ -180,6 +184,7 @@ void Group::abort(const sdk::Failure& why) noexcept {
     state_.world.report_lost(known ? processes_[static_cast<size_t>(why.peer_rank())] : 0);
   }
   state_.failure.raise_by_core(why);
+  state_.world.progress().hurry();
 }
 
 std::span<const bp_capability* const> Group::capabilities() const noexcept {

@@ -5,8 +5,10 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
+#include "backplane/sdk/notify.hpp"
 #include "operation.hpp"
 
 namespace backplane::mpi {
@@ -21,6 +23,7 @@ class Group final : public sdk::ProcessGroup {
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
   void abort(const sdk::Failure& why) noexcept override;
   std::span<const bp_capability* const> capabilities() const noexcept override;
+  const void* extension(std::string_view id) override { return id == BP_EXT_NOTIFY ? sdk::notify_table() : nullptr; }
 
  private:
   struct Members;  // the result of the ranks' exchange
@@ -31,6 +34,7 @@ class Group final : public sdk::ProcessGroup {
   const bool native_;                   // collectives by MPI
   const std::vector<pid_t> processes_;  // of the members on this host; 0 for those of others
   GroupState state_;
+  const Progress::Use progress_;
 };
 
 }  // namespace backplane::mpi

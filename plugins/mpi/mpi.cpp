@@ -23,8 +23,9 @@ struct Mpi {
   static constexpr const char* version = BACKPLANE_PLUGIN_VERSION;
   static constexpr const char* summary = "any MPI: Open MPI, MPICH, Intel MPI, and libraries with the ABI of MPI 5";
   static constexpr uint32_t kinds = BP_KIND_PROCESS_GROUP;
-  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG | BP_BACKEND_BOUNDED |
-                                    BP_BACKEND_BLOCKING_INIT | BP_BACKEND_ONE_WORLD;
+  static constexpr uint32_t flags = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG |
+                                    BP_BACKEND_AUTONOMOUS | BP_BACKEND_BOUNDED | BP_BACKEND_BLOCKING_INIT |
+                                    BP_BACKEND_ONE_WORLD;
   static constexpr uint32_t tag_bits = kTagBits;
   static constexpr std::array options = {
       sdk::option({.key = "library",

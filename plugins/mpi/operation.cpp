@@ -14,7 +14,9 @@ constexpr int kPolls = 64;
 }  // namespace
 
 bool Operation::wait(int64_t timeout_ns) {
-  if (poll() || timeout_ns == 0) return ended_;
+  if (poll()) return true;
+  if (timeout_ns == 0) return false;
+  const Progress::Waiter waiter(group_.world.progress());
   for (int i = 0; i < kPolls; ++i) {
     if (poll()) return true;
   }
@@ -27,38 +29,69 @@ bool Operation::wait(int64_t timeout_ns) {
   }
 }
 
-// Operations that are complete stay so, also after a failure of the group.
-bool Operation::poll() {
-  if (!ended_) {
-    try {
-      group_.receives->progress();
-      if (advance()) {
-        settle(std::nullopt);
-      } else if (group_.failure.raised()) {
-        give_up();
-        settle(group_.failure.cause());
-      } else if (cancelled_) {
-        give_up();
-        settle(sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
-      }
-    } catch (const sdk::Failure& failure) {
-      give_up();  // MPI may still use the memory
-      settle(failure);
+bool Operation::on_end(sdk::Notice notice) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_) {
+      notice.give();
+      return true;
     }
+    notice_ = notice;
   }
+  group_.world.progress().hurry();
+  return true;
+}
+
+Progress::Need Operation::advance_alone(bool finds_messages) noexcept {
+  try {
+    poll_once(finds_messages);
+  } catch (const std::exception&) {
+    // Without memory: the next pass tries again.
+  }
+  if (ended_) return Progress::Need::kNone;
+  return notice_.ended == nullptr ? Progress::Need::kProgress : Progress::Need::kPromptEnd;
+}
+
+bool Operation::poll() {
+  const std::lock_guard lock(mutex_);
+  poll_once(true);
   if (failure_) throw sdk::Failure(*failure_);
   return ended_;
+}
+
+// Operations that are complete stay so, also after a failure of the group.
+void Operation::poll_once(bool finds_messages) {
+  if (ended_) return;
+  try {
+    if (finds_messages) group_.receives->progress();
+    if (advance()) {
+      settle(std::nullopt);
+    } else if (group_.failure.raised()) {
+      give_up();
+      settle(group_.failure.cause());
+    } else if (cancelled_) {
+      give_up();
+      settle(sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
+    }
+  } catch (const sdk::Failure& failure) {
+    give_up();  // MPI may still use the memory
+    settle(failure);
+  }
 }
 
 void Operation::settle(std::optional<sdk::Failure> failure) {
   failure_ = std::move(failure);
   ended_ = true;
+  notice_.give();
 }
 
 void Operation::end_now() noexcept {
+  group_.world.progress().remove(*this);
+  const std::lock_guard lock(mutex_);  // waits until the progress thread has left it
   if (ended_) return;
   ended_ = true;
   give_up();
+  notice_.give();
 }
 
 }  // namespace backplane::mpi

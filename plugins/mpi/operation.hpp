@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the operations of a group share, and how a thread waits for one. MPI moves data only inside its calls, so a
-// waiting thread polls. MPI never touches memory of the program: every operation copies to or from memory of the
-// plugin, which outlives it if it is aborted (orphans.hpp).
+// waiting thread polls; otherwise the progress thread does. MPI never touches memory of the program: every operation
+// copies to or from memory of the plugin, which outlives it if it is aborted (orphans.hpp).
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -38,7 +40,6 @@ struct GroupState {
   Api& api() const { return world.api(); }
 };
 
-// An operation that polls MPI while the caller waits.
 class Operation : public sdk::Work {
  public:
   explicit Operation(GroupState& group) : group_(group) {}
@@ -47,24 +48,36 @@ class Operation : public sdk::Work {
 
   bool wait(int64_t timeout_ns) final;
   void cancel() noexcept final { cancelled_ = true; }
+  bool on_end(sdk::Notice notice) final;
 
  protected:
-  // Whether the operation is complete; its output is then written. Throws if it failed.
+  // Whether the operation is complete; its output is then written. Throws if it failed. With the mutex held.
   virtual bool advance() = 0;
   // Gives up what is in flight, if anything is: its memory goes to the orphans. Called at most once, not after the end.
+  // With the mutex held.
   virtual void give_up() noexcept = 0;
-  // For destructors of derived classes.
+  // For destructors of derived classes, at their begin.
   void end_now() noexcept;
 
   GroupState& group_;
 
  private:
+  friend class Progress;
+
+  // For the progress thread, with the mutex held. kNone: it has ended.
+  Progress::Need advance_alone(bool finds_messages) noexcept;
+  // Advances the operation. Returns whether it is done. Throws if it failed.
   bool poll();
+  void poll_once(bool finds_messages);  // with the mutex held
   void settle(std::optional<sdk::Failure> failure);
 
   std::atomic<bool> cancelled_ = false;
+  std::mutex mutex_;  // below, and advance
   bool ended_ = false;
   std::optional<sdk::Failure> failure_;
+  sdk::Notice notice_;
+  std::list<Operation*>::iterator position_;  // in the list of Progress, whose mutex guards it
+  bool is_listed_ = false;                    // likewise
 };
 
 }  // namespace backplane::mpi

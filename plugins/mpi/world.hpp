@@ -14,6 +14,7 @@
 
 #include "api.hpp"
 #include "orphans.hpp"
+#include "progress.hpp"
 
 namespace backplane::mpi {
 
@@ -41,6 +42,7 @@ class World {
 
   Api& api() { return *api_; }
   Orphans& orphans() { return orphans_; }
+  Progress& progress() { return progress_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
   std::string text() const;  // library, version and ABI
@@ -58,6 +60,7 @@ class World {
   const std::string file_;
   const std::unique_ptr<Api> api_;
   Orphans orphans_;
+  Progress progress_{*api_, orphans_};
   bool is_ours_ = false;  // initialised by this plugin
   bool has_ended_ = false;
   int rank_ = 0;

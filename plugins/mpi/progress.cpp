@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "progress.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "backplane/sdk/worker.hpp"
+#include "operation.hpp"
+
+namespace backplane::mpi {
+namespace {
+
+// Between two passes: where a caller awaits an end, like a waiting thread; while operations are in flight or have just
+// ended; and where nothing happens, since peers may need this rank at any time.
+constexpr std::chrono::microseconds kPromptPause{50};
+constexpr std::chrono::microseconds kPause{1000};
+constexpr std::chrono::microseconds kIdlePause{20'000};
+
+}  // namespace
+
+void Progress::start() {
+  const std::lock_guard use(use_mutex_);
+  if (uses_ == 0) {
+    is_stopped_ = false;
+    thread_ = sdk::start_thread([this] { run(); });
+  }
+  ++uses_;
+}
+
+void Progress::stop() noexcept {
+  const std::lock_guard use(use_mutex_);
+  if (--uses_ > 0) return;
+  {
+    const std::lock_guard lock(mutex_);
+    is_stopped_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void Progress::add(Operation& operation) {
+  const std::lock_guard lock(mutex_);
+  operation.position_ = operations_.insert(operations_.end(), &operation);
+  operation.is_listed_ = true;
+  is_active_.store(true, std::memory_order_relaxed);
+}
+
+void Progress::remove(Operation& operation) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(operation.is_listed_, false)) return;
+  if (next_ == operation.position_) ++next_;
+  operations_.erase(operation.position_);
+}
+
+void Progress::hurry() noexcept {
+  const std::lock_guard lock(mutex_);
+  is_hurried_ = true;
+  changed_.notify_all();
+}
+
+void Progress::run() {
+  Pause pause = kPause;
+  std::unique_lock lock(mutex_);
+  while (!is_stopped_) {
+    changed_.wait_for(lock, pause, [this] { return is_stopped_ || is_hurried_; });
+    const bool is_hurried = std::exchange(is_hurried_, false);
+    const bool is_active = is_active_.exchange(false, std::memory_order_relaxed);
+    const Need need = advance_operations(lock);
+    if (need == Need::kNone && waiters_ == 0) {
+      lock.unlock();
+      advance_peers();
+      lock.lock();
+    }
+    const bool is_idle = need == Need::kNone && !is_active;
+    if (need == Need::kPromptEnd) {
+      pause = is_hurried || is_active ? kPromptPause : std::min(2 * pause, kPause);
+    } else {
+      pause = is_idle ? std::min(2 * pause, kIdlePause) : kPause;
+    }
+  }
+}
+
+// One pass. The lock, of mutex_, is released while MPI is called.
+Progress::Need Progress::advance_operations(std::unique_lock<std::mutex>& lock) {
+  Need most = Need::kNone;
+  const GroupState* group = nullptr;
+  for (next_ = operations_.begin(); next_ != operations_.end();) {
+    Operation& operation = **next_++;
+    std::unique_lock in_use(operation.mutex_, std::try_to_lock);
+    if (!in_use) continue;  // another thread advances it
+    lock.unlock();
+    // The messages that have arrived are looked for once per group.
+    const bool is_next_group = std::exchange(group, &operation.group_) != &operation.group_;
+    const Need need = operation.advance_alone(is_next_group);
+    lock.lock();
+    if (need == Need::kNone && std::exchange(operation.is_listed_, false)) {
+      operations_.erase(operation.position_);
+      is_active_.store(true, std::memory_order_relaxed);
+    }
+    most = std::max(most, need);
+  }
+  return most;
+}
+
+void Progress::advance_peers() noexcept {
+  try {
+    api_.progress();
+    orphans_.reap(api_);
+  } catch (const std::exception&) {
+    // The operations report failures.
+  }
+}
+
+}  // namespace backplane::mpi
