@@ -3,7 +3,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -109,6 +111,9 @@ struct Group::Members {
       world_ranks.push_back(place.rank);
       processes.push_back(place.host == own.host ? place.process : 0);
     }
+    std::vector<pid_t> known;
+    std::copy_if(processes.begin(), processes.end(), std::back_inserter(known), [](pid_t pid) { return pid != 0; });
+    world.add_processes(known);
   }
 
   std::vector<int> world_ranks;  // in the order of the group's ranks
@@ -180,8 +185,8 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
 
 void Group::abort(const sdk::Failure& why) noexcept {
   if (why.status() == BP_PEER_LOST) {
-    const bool known = why.peer_rank() >= 0 && why.peer_rank() < state_.world_size;
-    state_.world.report_lost(known ? processes_[static_cast<size_t>(why.peer_rank())] : 0);
+    const bool is_rank = why.peer_rank() >= 0 && why.peer_rank() < state_.world_size;
+    if (!is_rank || processes_[static_cast<size_t>(why.peer_rank())] == 0) state_.world.report_lost_elsewhere();
   }
   state_.failure.raise_by_core(why);
   state_.world.progress().hurry();

@@ -129,18 +129,14 @@ void World::finalize() noexcept {
   }
 }
 
-void World::report_lost(pid_t pid) noexcept {
-  const std::lock_guard lock(lost_mutex_);
-  try {
-    lost_.push_back(pid);
-  } catch (const std::bad_alloc&) {
-    forgot_lost_ = true;
-  }
+void World::add_processes(std::span<const pid_t> processes) {
+  const std::lock_guard lock(processes_mutex_);
+  processes_.insert(processes.begin(), processes.end());
 }
 
 bool World::is_incomplete() {
-  const std::lock_guard lock(lost_mutex_);
-  return forgot_lost_ || !std::all_of(lost_.begin(), lost_.end(), is_alive);
+  const std::lock_guard lock(processes_mutex_);
+  return has_lost_elsewhere_ || !std::all_of(processes_.begin(), processes_.end(), is_alive);
 }
 
 void World::end() {

@@ -9,8 +9,9 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "api.hpp"
 #include "orphans.hpp"
@@ -47,14 +48,16 @@ class World {
   int size() const { return size_; }
   std::string text() const;  // library, version and ABI
 
-  // A process counts as lost: on this host, or 0 on another. MPI_Finalize is left out if it has ended, because MPICH
-  // would end this process. One that has left its group still finalises MPI.
-  void report_lost(pid_t pid) noexcept;
+  // The processes of this host that have taken part in a group. MPI_Finalize is left out if one of them has ended: the
+  // others then wait for it in vain, and MPICH ends this process. One that still runs finalises MPI as well.
+  void add_processes(std::span<const pid_t> processes);
+  // A process of another host counts as ended, or one that is not known.
+  void report_lost_elsewhere() noexcept { has_lost_elsewhere_ = true; }
 
  private:
   World(const Library& library, bool alone);
   void check_usable() const;
-  bool is_incomplete();  // a lost process has ended
+  bool is_incomplete();  // a process has ended
   void end();
 
   const std::string file_;
@@ -66,9 +69,9 @@ class World {
   int rank_ = 0;
   int size_ = 1;
   std::atomic<int> uses_ = 0;
-  std::mutex lost_mutex_;
-  std::vector<pid_t> lost_;
-  bool forgot_lost_ = false;  // for want of memory
+  std::atomic<bool> has_lost_elsewhere_ = false;
+  std::mutex processes_mutex_;
+  std::set<pid_t> processes_;
 };
 
 }  // namespace backplane::mpi

@@ -94,15 +94,26 @@ TEST_P(MpiTest, TheLibraryOfTheProgramIsUsedAndItsForkedChildIsRefused) {
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
 }
 
+// `backplane check` starts the ranks by PMI-1. Open MPI needs its own launcher.
+Outcome check_mpich(const std::vector<std::string>& cases) {
+  std::vector<std::string> arguments = {"check", "mpi", "--ranks", "3", "--timeout-scale", "4"};
+  for (const std::string& one : cases) arguments.insert(arguments.end(), {"--filter", one});
+  return run(arguments, {{{"BACKPLANE_MPI_LIBRARY", "libmpich.so.12"}}});
+}
+
 // A rank that has nothing to wait for makes no calls, but its peers need it: MPI moves data only inside its calls.
-// `backplane check` starts the ranks by PMI-1.
 TEST_P(MpiTest, OperationsProgressWithoutCalls) {
-  if (GetParam() != &kMpichLibrary) GTEST_SKIP() << "Open MPI needs its own launcher";
-  const Outcome outcome = run({"check", "mpi", "--ranks", "3", "--timeout-scale", "4", "--filter",
-                               "async.autonomous-progress", "--filter", "async.notify-*", "--filter", "p2p.order-kept"},
-                              {{{"BACKPLANE_MPI_LIBRARY", "libmpich.so.12"}}});
+  if (GetParam() != &kMpichLibrary) GTEST_SKIP() << "backplane check cannot start its ranks";
+  const Outcome outcome = check_mpich({"async.autonomous-progress", "async.notify-*", "p2p.order-kept"});
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   EXPECT_TRUE(contains(outcome.out, " 0 skipped")) << outcome.out;
+}
+
+// MPICH would end the survivors in MPI_Finalize.
+TEST_P(MpiTest, ProcessesOutliveOnesThatDoNotFinaliseMpi) {
+  if (GetParam() != &kMpichLibrary) GTEST_SKIP() << "backplane check cannot start its ranks";
+  const Outcome outcome = check_mpich({"death.report", "death.clean-exit-told-apart"});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
 }
 
 // `backplane run` serves PMI-1, which Open MPI does not speak.
