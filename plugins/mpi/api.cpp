@@ -190,15 +190,13 @@ class ApiOf final : public Api {
   }
 
   Comm create(std::span<const int> world_ranks, int tag) override {
-    Handle world{};
-    Handle members{};
+    Members all(f_.group_free);
+    Members some(f_.group_free);
     Handle comm{};
-    call("MPI_Comm_group", f_.comm_group, predefined_[kWorld], &world);
+    call("MPI_Comm_group", f_.comm_group, predefined_[kWorld], &all.handle);
     const int count = static_cast<int>(world_ranks.size());
-    call("MPI_Group_incl", f_.group_incl, world, count, world_ranks.data(), &members);
-    call("MPI_Comm_create_group", f_.comm_create_group, predefined_[kWorld], members, tag, &comm);
-    call("MPI_Group_free", f_.group_free, &members);
-    call("MPI_Group_free", f_.group_free, &world);
+    call("MPI_Group_incl", f_.group_incl, all.handle, count, world_ranks.data(), &some.handle);
+    call("MPI_Comm_create_group", f_.comm_create_group, predefined_[kWorld], some.handle, tag, &comm);
     return with_errors_returned(comm);
   }
   Comm duplicate(Comm comm) override {
@@ -259,6 +257,19 @@ class ApiOf final : public Api {
 
  private:
   static constexpr int kGuaranteedTag = 32767;  // of every MPI, by the standard
+
+  // A group of MPI. The destructor frees it.
+  struct Members {
+    explicit Members(int (*free)(Handle*)) : free_group(free) {}
+    ~Members() {
+      if (handle != Handle{}) free_group(&handle);
+    }
+    Members(const Members&) = delete;
+    Members& operator=(const Members&) = delete;
+
+    int (*const free_group)(Handle*);
+    Handle handle{};
+  };
 
   static Handle of(Comm comm) { return handle_of<Handle>(static_cast<uintptr_t>(comm)); }
   static const char* name_of(uint32_t kind) { return sdk::op_name(kind); }

@@ -105,9 +105,10 @@ World& World::get(const std::string& library, bool alone) {
 void World::check_usable() const {
   if (api_->finalized()) throw finalised();
   if (api_->serves_all_threads()) return;
-  throw sdk::Failure(BP_UNSUPPORTED, "mpi: " + api_->version() +
-                                         " does not serve several threads at once; initialise MPI with "
-                                         "MPI_THREAD_MULTIPLE, or let Backplane do it");
+  throw sdk::Failure(BP_UNSUPPORTED,
+                     "mpi: " + api_->version() + " does not serve several threads at once; " +
+                         (is_ours_ ? "use an MPI that provides MPI_THREAD_MULTIPLE"
+                                   : "initialise MPI with MPI_THREAD_MULTIPLE, or let Backplane do it"));
 }
 
 std::string World::text() const { return file_ + ": " + api_->version() + ", ABI of " + api_->abi(); }
