@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Commands to the stub, separated by ';', from BACKPLANE_STUB and, later, from backplane_stub_command():
+//   level=N          the thread level that MPI_Init_thread provides; default: that of MPI_THREAD_MULTIPLE
+//   tag_ub=N         MPI_TAG_UB; default 2^30
+//   version=TEXT     of MPI_Get_library_version
+//   fail=FUNCTION    the function fails with a text that names it
+//   hold=FUNCTION    its requests, also those in progress, do not complete. They use their memory at each MPI call
+//   hang=FUNCTION    the function does not return
+//   clear=FUNCTION   ends the three
+#pragma once
+
+#include <string>
+
+#include "stub.hpp"
+
+namespace stub {
+
+// Call first in each function of MPI. Blocks if the function hangs. Returns an error code if it is to fail.
+int enter(const char* function);
+bool is_held(const std::string& function);
+// The value of a command; `otherwise` if it was not given.
+std::string setting(const std::string& name, const std::string& otherwise);
+std::string text_of(int code);
+
+}  // namespace stub
+
+// For tests, by dlsym.
+extern "C" {
+// Executes commands.
+void backplane_stub_command(const char* commands);
+// The number of things of MPI that exist: "communicators" (of the program), "groups", "messages", "requests".
+int backplane_stub_count(const char* what);
+// The memory of the newest request of the function: what it reads, or, if it reads nothing, writes. NULL: none.
+const void* backplane_stub_memory(const char* function);
+// How often the function has been called.
+int backplane_stub_calls(const char* function);
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Two ranks whose threads submit and wait at the same time.
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "stub_ranks.hpp"
+
+namespace backplane::stub_ranks {
+namespace {
+
+constexpr int kRounds = 30;
+constexpr uint32_t kAnyTagOfThread = 100;
+constexpr uint32_t kNever = 200;
+
+std::vector<int32_t> values(int seed, size_t count) {
+  std::vector<int32_t> result(count);
+  for (size_t i = 0; i < count; ++i) result[i] = static_cast<int32_t>(i) * 7 + seed;
+  return result;
+}
+
+// Messages of a thread, in windows, with a tag of its own.
+void exchange(ProcessGroup& group, uint32_t tag) {
+  const int peer = 1 - group.rank();
+  for (int round = 0; round < kRounds; ++round) {
+    const size_t count = round % 10 == 0 ? 70'000 : static_cast<size_t>(100 * round);
+    std::vector<std::vector<int32_t>> received(3, std::vector<int32_t>(count));
+    std::vector<std::vector<int32_t>> sent;
+    std::vector<Work> works;
+    for (auto& each : received) works.push_back(group.irecv(each, peer, tag));
+    for (int i = 0; i < 3; ++i) sent.push_back(values(10 * round + i, count));
+    for (const auto& each : sent) works.push_back(group.isend(each, peer, tag));
+    for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
+    expect(received == sent, "the messages of a thread in order");
+  }
+}
+
+void take_any(ProcessGroup& group) {
+  std::vector<int32_t> value(1);
+  for (int round = 0; round < kRounds; ++round) {
+    Work work = group.irecv(value, ProcessGroup::kAnySource, kAnyTagOfThread);
+    const std::vector<int32_t> sent(1, round);
+    group.send(sent, 1 - group.rank(), kAnyTagOfThread);
+    work.wait();
+    expect(value[0] == round && work.received().source == 1 - group.rank(), "a message of any rank");
+  }
+}
+
+void reduce(ProcessGroup& group) {
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<int32_t> own = values(group.rank(), 5'000);
+    std::vector<int32_t> other = own;
+    Work first = group.all_reduce(own, ReduceOp::kSum, {.async_op = true});
+    Work second = group.all_reduce(other, ReduceOp::kMax, {.async_op = true});
+    second.wait();
+    first.wait();
+    expect(own[1] == 15 && other[1] == 8, "the sum and the maximum");
+  }
+}
+
+// One thread waits while the other cancels.
+void cancel(ProcessGroup& group) {
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<int32_t> value(1);
+    Work work = group.irecv(value, 1 - group.rank(), kNever);
+    std::thread other([&work] { work.cancel(); });
+    std::exception_ptr failure;
+    try {
+      failure_of(Status::kCancelled, [&work] { work.wait(); });
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    other.join();
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace
+
+void threads(const std::string& file) {
+  ProcessGroup group = ProcessGroup::create(world_options(file));
+  std::mutex mutex;
+  std::exception_ptr failure;
+  std::vector<std::function<void()>> bodies = {[&group] { take_any(group); }, [&group] { reduce(group); },
+                                               [&group] { cancel(group); }};
+  for (uint32_t tag = 1; tag <= 3; ++tag) bodies.emplace_back([&group, tag] { exchange(group, tag); });
+  std::vector<std::thread> running;
+  running.reserve(bodies.size());
+  for (const auto& body : bodies) {
+    running.emplace_back([&body, &mutex, &failure, &group] {
+      try {
+        body();
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+        group.abort(error.what());
+      }
+    });
+  }
+  for (std::thread& thread : running) thread.join();
+  if (failure) std::rethrow_exception(failure);
+  group.barrier();
+  expect(count("requests") == 0 && count("messages") == 0 && count("groups") == 0, "nothing left in MPI");
+}
+
+}  // namespace backplane::stub_ranks
