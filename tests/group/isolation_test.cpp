@@ -71,6 +71,7 @@ Gate& gate() {
 // A backend for one rank. A barrier is done when it is waited for, a recv when it is aborted.
 struct HangingBackend {
   static inline std::atomic<int> submitted = 0;
+  static inline std::atomic<std::thread::id> submitter;
   static inline std::atomic<int> released = 0;
   static inline std::atomic<int> destroyed = 0;
   static inline std::atomic<bool> aborted = false;
@@ -80,6 +81,7 @@ struct HangingBackend {
     gate().pass("submit");
     *work = reinterpret_cast<bp_work*>(new uint32_t(op->kind));
     ++submitted;
+    submitter = std::this_thread::get_id();
     return BP_OK;
   }
   static int32_t work_wait(void*, bp_work* work, int64_t, bp_error* err) {
@@ -118,11 +120,13 @@ struct HangingBackend {
   }
 };
 
+// As "hanging", and as "bounded", of which only init may hang.
 void register_hanging() {
   static const bp_capability barrier = {sizeof barrier, BP_BARRIER, 0, 0, 0};
   static const bp_capability recv = {sizeof recv, BP_RECV, BP_ALL_DTYPES, 0, BP_BIT(BP_HOST)};
   static const std::array<const bp_capability*, 2> capabilities = {&barrier, &recv};
   static bp_backend backend = {};
+  static bp_backend bounded = {};
   static const bool registered = [] {
     backend.struct_size = sizeof backend;
     backend.kinds = BP_KIND_PROCESS_GROUP;
@@ -132,7 +136,11 @@ void register_hanging() {
     backend.capabilities = capabilities.data();
     backend.capability_count = capabilities.size();
     backend.init = HangingBackend::init;
-    return bp_register_backend(nullptr, &backend, nullptr, nullptr) == BP_OK;
+    bounded = backend;
+    bounded.id = "bounded";
+    bounded.flags = BP_BACKEND_BOUNDED | BP_BACKEND_BLOCKING_INIT;
+    return bp_register_backend(nullptr, &backend, nullptr, nullptr) == BP_OK &&
+           bp_register_backend(nullptr, &bounded, nullptr, nullptr) == BP_OK;
   }();
   ASSERT_TRUE(registered);
 }
@@ -145,9 +153,9 @@ class Isolation : public testing::TestWithParam<const char*> {
     HangingBackend::ignores_abort = false;
   }
 
-  static ProcessGroup start(Timeout timeout) {
+  static ProcessGroup start(Timeout timeout, const char* backend = "hanging") {
     GroupOptions options;
-    options.backend = "hanging";
+    options.backend = backend;
     options.store = Store::inproc();
     options.rank = 0;
     options.world_size = 1;
@@ -156,7 +164,7 @@ class Isolation : public testing::TestWithParam<const char*> {
   }
 };
 
-TEST_F(Isolation, DoesNotAffectABoundedBackend) {
+TEST_F(Isolation, DoesNotAffectABackendThatReturns) {
   ProcessGroup group = start(std::chrono::seconds(60));
   const int submitted = HangingBackend::submitted;
   const int released = HangingBackend::released;
@@ -212,6 +220,18 @@ TEST_F(Isolation, InitEndsAtItsTimeout) {
     EXPECT_NE(std::string(error.what()).find("init did not return in time"), std::string::npos) << error.what();
   }
   EXPECT_EQ(gate().open(), 1);
+}
+
+// Its other functions run on the caller's thread.
+TEST_F(Isolation, IsForInitAloneIfOnlyInitMayHang) {
+  gate().close("init");
+  EXPECT_THROW(start(std::chrono::seconds(1), "bounded"), Error);
+  EXPECT_EQ(gate().open(), 1);
+  ProcessGroup group = start(std::chrono::seconds(60), "bounded");
+  group.barrier();
+  EXPECT_EQ(HangingBackend::submitter, std::this_thread::get_id());
+  start(std::chrono::seconds(60)).barrier();
+  EXPECT_NE(HangingBackend::submitter, std::this_thread::get_id());
 }
 
 TEST_F(Isolation, AWaitWithoutTimeoutEndsOnAbort) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Isolates a backend without BP_BACKEND_BOUNDED, whose functions may hang: calls them on separate threads and waits for
-// them no longer than the ABI allows. Presents a process group table that keeps the rules of abi/process_group.h even
-// if the backend does not: waits end in time, and half a second after abort every work is terminal. A call counts as
-// hung only once the backend has had its time: one that begins after an abort has a second of its own.
+// them no longer than the ABI allows. With BP_BACKEND_BLOCKING_INIT beside that flag, only init is called like that.
+// Presents a process group table that keeps the rules of abi/process_group.h even if the backend does not: waits end in
+// time, and half a second after abort every work is terminal. A call counts as hung only once the backend has had its
+// time: one that begins after an abort has a second of its own.
 //
 // A call that hangs longer is detached: its thread, work and agent are never freed, and the log gets one line. The
 // backend may still write to the buffers of the operation. A call for which there is no thread or memory is not made,
@@ -101,7 +102,8 @@ class Isolation : public std::enable_shared_from_this<Isolation> {
   base::Executor threads_{base::Executor::kUnlimited};  // last, because its tasks use the other members
 };
 
-// Whether calls into this backend are isolated: by its flags, unless BACKPLANE_ISOLATE is always or never.
-bool isolated(const bp_backend& backend);
+enum class IsolatedCalls { kNone, kInit, kAll };
+// Which calls into this backend are isolated: by its flags, unless BACKPLANE_ISOLATE is always or never.
+IsolatedCalls isolated_calls(const bp_backend& backend);
 
 }  // namespace backplane::core

@@ -46,13 +46,14 @@ const bp_process_group_api& Isolation::api() const {
   return kApi;
 }
 
-bool isolated(const bp_backend& backend) {
+IsolatedCalls isolated_calls(const bp_backend& backend) {
   const char* given = std::getenv("BACKPLANE_ISOLATE");
   const std::string text = given == nullptr || *given == '\0' ? "auto" : given;
-  if (text == "always") return true;
-  if (text == "never") return false;
+  if (text == "always") return IsolatedCalls::kAll;
+  if (text == "never") return IsolatedCalls::kNone;
   if (text != "auto") fail(BP_INVALID, "BACKPLANE_ISOLATE is '{}'; it must be auto, always or never", text);
-  return (backend.flags & (BP_BACKEND_BOUNDED | BP_BACKEND_BLOCKING_INIT)) != BP_BACKEND_BOUNDED;
+  if ((backend.flags & BP_BACKEND_BOUNDED) == 0) return IsolatedCalls::kAll;
+  return (backend.flags & BP_BACKEND_BLOCKING_INIT) != 0 ? IsolatedCalls::kInit : IsolatedCalls::kNone;
 }
 
 }  // namespace backplane::core

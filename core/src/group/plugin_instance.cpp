@@ -71,7 +71,8 @@ PluginInstance::PluginInstance(const Member& member, std::shared_ptr<const Backe
   bp_error err;
   bp_error_init(&err);
   int32_t status = BP_OK;
-  if (isolated(backend)) {
+  const IsolatedCalls isolated = isolated_calls(backend);
+  if (isolated != IsolatedCalls::kNone) {
     isolation_ = std::make_shared<Isolation>(member.id, start);
     status = isolation_->init(
         backend, start->init, [this] { return host_->abort_requested(); }, &agent_, &err);
@@ -97,6 +98,7 @@ PluginInstance::PluginInstance(const Member& member, std::shared_ptr<const Backe
   }
   unisolated_agent_ = agent_;
   use_.begin(config.rank, config.world_size);
+  if (isolated == IsolatedCalls::kInit) isolation_.reset();
   if (isolation_) {
     agent_.api = &isolation_->api();
     agent_.self = isolation_->self();

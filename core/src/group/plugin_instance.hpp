@@ -61,7 +61,7 @@ class PluginInstance {
 
   const Member& member_;
   std::shared_ptr<Host> host_;
-  std::shared_ptr<Isolation> isolation_;  // NULL: calls are not isolated
+  std::shared_ptr<Isolation> isolation_;  // NULL: calls after init are not isolated
   LibraryUse use_;
   bp_agent agent_ = {};
   bp_agent unisolated_agent_ = {};
