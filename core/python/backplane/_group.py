@@ -1,0 +1,496 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process groups: collectives and messages on arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from backplane._buffers import (
+    Array,
+    View,
+    ViewList,
+    dtype_name,
+    input_view,
+    output_view,
+    require_same_dtype,
+    view_list,
+)
+from backplane._errors import InvalidError, check
+from backplane._group_objects import ObjectOperations
+from backplane._native import ffi, lib
+from backplane._store import c_string
+from backplane._types import ANY_SOURCE, ANY_TAG, Kind, Received, ReduceOp, Timeout, nanoseconds_or_inherited
+from backplane._work import Work, release_ended
+
+_NONE = View(2, ffi.NULL, 0)  # no array
+_NO_REQUEST = ffi.NULL
+_INHERIT: int = lib.BP_INHERIT_TIMEOUT
+Self = TypeVar("Self", bound="ProcessGroup")
+
+
+class ProcessGroup(ObjectOperations):
+    """A group of ranks. Made by `init_process_group`, `new_group` and the methods below, never directly.
+
+    W is the number of ranks. Ranks in all calls are ranks of this group, unlike in torch.distributed. All ranks call
+    the collectives of one group in the same order, with arrays of the same dtype and size.
+
+    Arrays are numpy arrays or other objects with the buffer protocol, C-contiguous, and are used where they lie. A
+    call blocks without the GIL until it is done. With ``async_op=True`` it returns a `Work` at once. `timeout`, in
+    seconds, is that of the call; None: the group's. Failures raise subclasses of `BackplaneError`; after a collective
+    that failed once it had begun, the group is broken, and every later call raises the same cause at once. Arguments
+    that are wrong raise ValueError or TypeError, and nothing is sent.
+
+    The object is a context manager that destroys the group. Methods may be called from any thread. A child made by
+    fork cannot use it.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = ffi.gc(handle, lib.bp_group_release)
+        self._world_size: int = lib.bp_group_world_size(handle)
+        self._store: object = None  # a store of the program, which the group uses
+
+    def rank(self) -> int:
+        """This process's rank; -1 if it is not a member."""
+        return int(lib.bp_group_rank(self._handle))
+
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._world_size
+
+    @property
+    def name(self) -> str:
+        text = lib.bp_group_name(self._handle)
+        return "" if text == ffi.NULL else bytes(ffi.string(text)).decode()
+
+    @property
+    def backend(self) -> str:
+        """The id of the backend, such as "shm"; empty if the group has ended."""
+        text = lib.bp_group_backend(self._handle, 0)
+        return "" if text == ffi.NULL else bytes(ffi.string(text)).decode()
+
+    def global_rank(self, rank: int) -> int:
+        """The rank in the job's first group of this group's `rank`. InvalidError if it is out of range."""
+        found = int(lib.bp_group_global_rank(self._handle, rank))
+        if found < 0:
+            raise InvalidError(f"rank {rank} is not in group {self.name!r}, which has {self._world_size} ranks")
+        return found
+
+    def __repr__(self) -> str:
+        return f"<backplane.ProcessGroup {self.name!r}: rank {self.rank()} of {self._world_size} over {self.backend}>"
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+    # ---- Groups made from this one
+
+    def new_group(
+        self, ranks: Sequence[int], name: str = "", timeout: Timeout | None = None, by_members: bool = False
+    ) -> ProcessGroup:
+        """Creates a group of some ranks, in the order of `ranks`.
+
+        All ranks of this group call it, in the same order, with the same `ranks`; with `by_members`, only the members
+        of the new group do. Blocks until the members have called it. A rank that is not a member gets a group of rank
+        -1, whose operations raise InvalidError. `timeout` is that of the creation and of the group's operations.
+        """
+        make = lib.bp_group_new_by_members if by_members else lib.bp_group_new
+        group = ffi.new("bp_group**")
+        text = c_string("name", name) if name else ffi.NULL
+        limit = nanoseconds_or_inherited(timeout)
+        check(make(self._handle, list(ranks), len(ranks), text, limit, group, lib.py_fresh_error()))
+        return ProcessGroup(group[0])
+
+    def split(self, color: int, key: int = 0) -> ProcessGroup:
+        """Creates one group for each `color` of the ranks that pass it, ordered by `key`, then by rank.
+
+        All ranks call it. A rank with a negative colour joins no group and gets one of rank -1.
+        """
+        group = ffi.new("bp_group**")
+        check(lib.bp_group_split(self._handle, color, key, group, lib.py_fresh_error()))
+        return ProcessGroup(group[0])
+
+    def with_backend(self, backend: str, timeout: Timeout | None = None) -> ProcessGroup:
+        """Creates a group of the same ranks over another backend. All ranks call it. It ends with this group."""
+        group = ffi.new("bp_group**")
+        limit = nanoseconds_or_inherited(timeout)
+        name = c_string("backend", backend)
+        check(lib.bp_group_with_backend(self._handle, name, limit, group, lib.py_fresh_error()))
+        return ProcessGroup(group[0])
+
+    def shrink(self, timeout: Timeout | None = None) -> ProcessGroup:
+        """Creates a group of the surviving ranks, in the same order. All survivors call it.
+
+        Blocks until each rank has called it or is known to be lost. TimedOutError names ranks that did neither; a
+        second call continues. `global_rank` of the new group identifies the survivors.
+        """
+        group = ffi.new("bp_group**")
+        limit = nanoseconds_or_inherited(timeout)
+        check(lib.bp_group_shrink(self._handle, limit, group, lib.py_fresh_error()))
+        return ProcessGroup(group[0])
+
+    def destroy(self) -> None:
+        """Ends the group: operations in flight fail, and later ones raise InvalidError. Not collective."""
+        check(lib.bp_group_destroy(self._handle, lib.py_fresh_error()))
+        release_ended()
+
+    def abort(self, why: str = "aborted by this rank") -> None:
+        """Makes all pending and later operations fail with `why`, on all ranks. Does not wait for other ranks."""
+        check(lib.bp_group_abort(self._handle, c_string("why", why), lib.py_fresh_error()))
+
+    def check(self) -> None:
+        """Raises the reason if the group is broken or has been destroyed. Does not block."""
+        check(lib.bp_group_status(self._handle, lib.py_fresh_error()))
+
+    def trace(self) -> Any:
+        """The flight recorder: the group's last operations, oldest first, as parsed JSON."""
+        text = ffi.new("char**")
+        check(lib.bp_group_trace(self._handle, text, lib.py_fresh_error()))
+        try:
+            return json.loads(bytes(ffi.string(text[0])))
+        finally:
+            lib.bp_free(text[0])
+
+    # ---- Collectives
+
+    def barrier(self, async_op: bool = False, timeout: Timeout | None = None) -> Work | None:
+        """Blocks until all ranks have called it."""
+        return self._run(Kind.BARRIER, _NONE, _NONE, 0, 0, async_op, timeout)
+
+    def broadcast(self, tensor: Array, src: int, async_op: bool = False, timeout: Timeout | None = None) -> Work | None:
+        """Copies the array of rank `src` to the arrays of all ranks."""
+        view = input_view("tensor", tensor) if self.rank() == src else output_view("tensor", tensor)
+        return self._run(Kind.BROADCAST, _NONE, view, 0, src, async_op, timeout)
+
+    def all_reduce(
+        self, tensor: Array, op: ReduceOp = ReduceOp.SUM, async_op: bool = False, timeout: Timeout | None = None
+    ) -> Work | None:
+        """Reduces the arrays of all ranks into the array of each rank, in place. All ranks get the same bits."""
+        view = output_view("tensor", tensor)
+        if async_op:
+            return self._run(Kind.ALL_REDUCE, view, view, op, 0, True, timeout)
+        dtype, data, count = view
+        limit = _INHERIT if timeout is None else nanoseconds_or_inherited(timeout)
+        check(lib.py_run(self._handle, 3, dtype, op, 0, data, count, data, count, limit, _NO_REQUEST))
+        return None
+
+    def reduce(
+        self,
+        tensor: Array,
+        dst: int,
+        op: ReduceOp = ReduceOp.SUM,
+        async_op: bool = False,
+        timeout: Timeout | None = None,
+    ) -> Work | None:
+        """Reduces the arrays of all ranks into the array of rank `dst`. The other arrays are not changed."""
+        if self.rank() != dst:
+            return self._run(Kind.REDUCE, input_view("tensor", tensor), _NONE, op, dst, async_op, timeout)
+        view = output_view("tensor", tensor)
+        return self._run(Kind.REDUCE, view, view, op, dst, async_op, timeout)
+
+    def scan(
+        self, tensor: Array, op: ReduceOp = ReduceOp.SUM, async_op: bool = False, timeout: Timeout | None = None
+    ) -> Work | None:
+        """Reduces, in place on rank r, the arrays of ranks 0 to r."""
+        view = output_view("tensor", tensor)
+        return self._run(Kind.SCAN, view, view, op, 0, async_op, timeout)
+
+    def exscan(
+        self, tensor: Array, op: ReduceOp = ReduceOp.SUM, async_op: bool = False, timeout: Timeout | None = None
+    ) -> Work | None:
+        """Reduces, in place on rank r, the arrays of ranks 0 to r - 1. The array of rank 0 is not changed."""
+        view = output_view("tensor", tensor)
+        return self._run(Kind.EXSCAN, view, view, op, 0, async_op, timeout)
+
+    def all_gather_into_tensor(
+        self, output_tensor: Array, input_tensor: Array, async_op: bool = False, timeout: Timeout | None = None
+    ) -> Work | None:
+        """Gathers all ranks' `input_tensor` of N elements in `output_tensor` of W*N elements, in rank order.
+
+        `input_tensor` may be this rank's own block of `output_tensor`.
+        """
+        return self._run_two(Kind.ALL_GATHER, output_tensor, input_tensor, 0, async_op, timeout)
+
+    def all_gather(
+        self,
+        tensor_list: Sequence[Array],
+        tensor: Array,
+        async_op: bool = False,
+        timeout: Timeout | None = None,
+    ) -> Work | None:
+        """Copies the `tensor` of rank r to `tensor_list[r]` of all ranks. W arrays, each of the size of `tensor`."""
+        one = input_view("tensor", tensor)
+        return self._run_list(
+            Kind.ALL_GATHER, one, _NONE, None, self._list("tensor_list", tensor_list, True), 0, 0, async_op, timeout
+        )
+
+    def gather(
+        self,
+        tensor: Array,
+        gather_list: Sequence[Array] | None = None,
+        dst: int = 0,
+        async_op: bool = False,
+        timeout: Timeout | None = None,
+    ) -> Work | None:
+        """Copies the `tensor` of rank r to `gather_list[r]` of rank `dst`. The other ranks pass no list."""
+        one = input_view("tensor", tensor)
+        return self._run_list(
+            Kind.GATHER,
+            one,
+            _NONE,
+            None,
+            self._list_at(dst, "gather_list", gather_list, True),
+            0,
+            dst,
+            async_op,
+            timeout,
+        )
+
+    def scatter(
+        self,
+        tensor: Array,
+        scatter_list: Sequence[Array] | None = None,
+        src: int = 0,
+        async_op: bool = False,
+        timeout: Timeout | None = None,
+    ) -> Work | None:
+        """Copies `scatter_list[r]` of rank `src` to the `tensor` of rank r. The other ranks pass no list."""
+        one = output_view("tensor", tensor)
+        return self._run_list(
+            Kind.SCATTER,
+            _NONE,
+            one,
+            self._list_at(src, "scatter_list", scatter_list, False),
+            None,
+            0,
+            src,
+            async_op,
+            timeout,
+        )
+
+    def reduce_scatter_tensor(
+        self,
+        output: Array,
+        input: Array,
+        op: ReduceOp = ReduceOp.SUM,
+        async_op: bool = False,
+        timeout: Timeout | None = None,
+    ) -> Work | None:
+        """Reduces the ranks' `input` of W*N elements; rank r gets block r, of N elements, in `output`.
+
+        `output` may be this rank's own block of `input`.
+        """
+        return self._run_two(Kind.REDUCE_SCATTER, output, input, op, async_op, timeout)
+
+    def reduce_scatter(
+        self,
+        output: Array,
+        input_list: Sequence[Array],
+        op: ReduceOp = ReduceOp.SUM,
+        async_op: bool = False,
+        timeout: Timeout | None = None,
+    ) -> Work | None:
+        """Reduces the ranks' `input_list[r]` into the `output` of rank r."""
+        one = output_view("output", output)
+        return self._run_list(
+            Kind.REDUCE_SCATTER, _NONE, one, self._list("input_list", input_list, False), None, op, 0, async_op, timeout
+        )
+
+    def all_to_all_single(
+        self,
+        output: Array,
+        input: Array,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        async_op: bool = False,
+        timeout: Timeout | None = None,
+    ) -> Work | None:
+        """Sends block r of `input` to rank r, whose block of this rank's number in `output` receives it.
+
+        Without split sizes, all blocks have the same size, and the arrays W*N elements. Split sizes are lengths of
+        blocks along the first dimension, one for each rank, as in torch.distributed. `output` may be `input` if there
+        are no split sizes.
+        """
+        if output_split_sizes is None and input_split_sizes is None:
+            return self._run_two(Kind.ALL_TO_ALL, output, input, 0, async_op, timeout)
+        to, of = output_view("output", output), input_view("input", input)
+        require_same_dtype("input", of, "output", to)
+        in_counts = _block_counts("input", input, of, input_split_sizes, self._world_size)
+        out_counts = _block_counts("output", output, to, output_split_sizes, self._world_size)
+        limit = nanoseconds_or_inherited(timeout)
+        work = Work(self, of, to) if async_op else None
+        request = _NO_REQUEST if work is None else work._slot
+        check(
+            lib.py_run_v(
+                self._handle,
+                of.dtype,
+                of.data,
+                of.elements,
+                in_counts,
+                to.data,
+                to.elements,
+                out_counts,
+                limit,
+                request,
+            )
+        )
+        return work
+
+    def all_to_all(
+        self,
+        output_tensor_list: Sequence[Array],
+        input_tensor_list: Sequence[Array],
+        async_op: bool = False,
+        timeout: Timeout | None = None,
+    ) -> Work | None:
+        """Copies `input_tensor_list[r]` to rank r, into `output_tensor_list` at this rank. All of one size."""
+        inputs = self._list("input_tensor_list", input_tensor_list, False)
+        outputs = self._list("output_tensor_list", output_tensor_list, True)
+        return self._run_list(Kind.ALL_TO_ALL, _NONE, _NONE, inputs, outputs, 0, 0, async_op, timeout)
+
+    # ---- Messages
+
+    def send(self, tensor: Array, dst: int, tag: int = 0, timeout: Timeout | None = None) -> None:
+        """Sends an array to rank `dst`. May block until it is received, usually if it is large.
+
+        `tag` is below 2**32. Ranks that send to each other use `isend` or `sendrecv`.
+        """
+        view = input_view("tensor", tensor)
+        limit = nanoseconds_or_inherited(timeout)
+        check(lib.py_send(self._handle, view.dtype, view.data, view.elements, dst, _tag(tag), limit, _NO_REQUEST))
+
+    def recv(self, tensor: Array, src: int | None = None, tag: int = 0, timeout: Timeout | None = None) -> Received:
+        """Receives a message from rank `src`, or from any rank, with `tag`, or with any tag (ANY_TAG).
+
+        A shorter message leaves the rest of `tensor` as it was. A longer one raises InvalidError and is lost.
+        """
+        view = output_view("tensor", tensor)
+        limit = nanoseconds_or_inherited(timeout)
+        result = ffi.new("bp_result*")
+        peer = ANY_SOURCE if src is None else src
+        check(
+            lib.py_recv(self._handle, view.dtype, view.data, view.elements, peer, _tag(tag), limit, result, _NO_REQUEST)
+        )
+        return Received(result.source, result.tag, result.bytes)
+
+    def isend(self, tensor: Array, dst: int, tag: int = 0, timeout: Timeout | None = None) -> Work:
+        """Starts a `send`. The Work may be dropped; the array stays alive until the message is sent."""
+        view = input_view("tensor", tensor)
+        work = Work(self, view)
+        limit = nanoseconds_or_inherited(timeout)
+        check(lib.py_send(self._handle, view.dtype, view.data, view.elements, dst, _tag(tag), limit, work._slot))
+        return work
+
+    def irecv(self, tensor: Array, src: int | None = None, tag: int = 0, timeout: Timeout | None = None) -> Work:
+        """Starts a `recv`. `Work.received` has its result."""
+        view = output_view("tensor", tensor)
+        work = Work(self, view)
+        limit = nanoseconds_or_inherited(timeout)
+        peer = ANY_SOURCE if src is None else src
+        check(
+            lib.py_recv(
+                self._handle, view.dtype, view.data, view.elements, peer, _tag(tag), limit, ffi.NULL, work._slot
+            )
+        )
+        return work
+
+    def sendrecv(
+        self,
+        send_tensor: Array,
+        dst: int,
+        recv_tensor: Array,
+        src: int | None = None,
+        send_tag: int = 0,
+        recv_tag: int = 0,
+        timeout: Timeout | None = None,
+    ) -> Received:
+        """Sends one array and receives another at the same time, so that ranks in a ring do not block each other."""
+        sent, received = input_view("send_tensor", send_tensor), output_view("recv_tensor", recv_tensor)
+        limit = nanoseconds_or_inherited(timeout)
+        result = ffi.new("bp_result*")
+        peer = ANY_SOURCE if src is None else src
+        check(lib.py_sendrecv(self._handle, *sent, dst, _tag(send_tag), *received, peer, _tag(recv_tag), limit, result))
+        return Received(result.source, result.tag, result.bytes)
+
+    # ---- Implementation
+
+    def _run(
+        self, kind: int, of: View, to: View, op: int, root: int, async_op: bool, timeout: Timeout | None
+    ) -> Work | None:
+        dtype = of.dtype if of is not _NONE else to.dtype
+        limit = nanoseconds_or_inherited(timeout)
+        work = Work(self, of, to) if async_op else None
+        request = _NO_REQUEST if work is None else work._slot
+        check(
+            lib.py_run(self._handle, kind, dtype, op, root, of.data, of.elements, to.data, to.elements, limit, request)
+        )
+        return work
+
+    def _run_two(
+        self, kind: int, output: Array, given: Array, op: int, async_op: bool, timeout: Timeout | None
+    ) -> Work | None:
+        to, of = output_view("output", output), input_view("input", given)
+        require_same_dtype("input", of, "output", to)
+        return self._run(kind, of, to, op, 0, async_op, timeout)
+
+    def _run_list(
+        self,
+        kind: int,
+        of: View,
+        to: View,
+        inputs: ViewList | None,
+        outputs: ViewList | None,
+        op: int,
+        root: int,
+        async_op: bool,
+        timeout: Timeout | None,
+    ) -> Work | None:
+        """An operation with a list of arrays for its input, its output, or both."""
+        dtypes = {view.dtype for view in (of, to) if view is not _NONE}
+        dtypes |= {each.dtype for each in (inputs, outputs) if each is not None}
+        if len(dtypes) > 1:
+            names = " and ".join(sorted(dtype_name(dtype) for dtype in dtypes))
+            raise InvalidError(f"the arrays of one call must have the same dtype, these have {names}")
+        pointers: list[Any] = [ffi.NULL if each is None else each.buffers for each in (inputs, outputs)]
+        work = Work(self, of, to, inputs, outputs) if async_op else None
+        request = _NO_REQUEST if work is None else work._slot
+        limit = nanoseconds_or_inherited(timeout)
+        check(lib.py_run_list(self._handle, kind, dtypes.pop(), op, root, *of[1:], *to[1:], *pointers, limit, request))
+        return work
+
+    def _list(self, name: str, arrays: Sequence[Array], is_written: bool) -> ViewList:
+        return view_list(name, arrays, self._world_size, is_written)
+
+    def _list_at(self, root: int, name: str, arrays: Sequence[Array] | None, is_written: bool) -> ViewList | None:
+        """The list of a rooted operation, which only the root needs."""
+        if self.rank() != root:
+            return None
+        if arrays is None:
+            raise InvalidError(f"`{name}` must have one array per rank on rank {root}, the root")
+        return self._list(name, arrays, is_written)
+
+
+def _tag(tag: int) -> int:
+    if tag != ANY_TAG and not 0 <= tag < 1 << 32:
+        raise InvalidError(f"the tag is {tag}; tags are 0 to 2**32 - 1")
+    return tag
+
+
+def _block_counts(name: str, array: Array, view: View, sizes: Sequence[int] | None, world_size: int) -> list[int]:
+    """Elements of each rank's block; `sizes` are lengths along the first dimension."""
+    described: Any = array if hasattr(array, "shape") else memoryview(array)
+    shape: tuple[int, ...] = described.shape
+    rows = shape[0] if shape else 1
+    if sizes is None:
+        if rows % world_size != 0:
+            raise InvalidError(f"`{name}` has {rows} rows, which {world_size} ranks cannot share; pass split sizes")
+        sizes = [rows // world_size] * world_size
+    if len(sizes) != world_size or sum(sizes) != rows or min(sizes) < 0:
+        raise InvalidError(
+            f"the split sizes of `{name}` are {list(sizes)}; they must be {world_size} lengths that add up to {rows}"
+        )
+    row = view.elements // rows if rows else 0
+    return [size * row for size in sizes]

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the C source of the extension module backplane._native: generate.py OUTPUT."""
+
+import pathlib
+import sys
+
+import cffi
+
+
+def main(output: str) -> None:
+    folder = pathlib.Path(__file__).resolve().parent
+    builder = cffi.FFI()
+    builder.cdef((folder / "declarations.cdef").read_text())
+    builder.set_source("backplane._native", '#include "glue.h"\n', py_limited_api=True)
+    builder.emit_c_code(output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
