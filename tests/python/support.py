@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of several ranks for the tests of the package.
+
+CTest sets BACKPLANE_TEST_COMMAND to the command, BACKPLANE_TEST_BACKENDS to the backends that are built, and
+PYTHONPATH to the package in the build tree.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import types
+from collections.abc import Sequence
+from typing import Any, Callable
+
+COMMAND = os.environ["BACKPLANE_TEST_COMMAND"]
+BACKENDS = os.environ["BACKPLANE_TEST_BACKENDS"].split(",")
+LIMIT = 120.0  # s; of a job, on a machine with other work
+
+
+def run_ranks(
+    count: int, backend: str, program: str, *arguments: str, options: Sequence[str] = (), code: int = 0
+) -> str:
+    """Runs the program, source text or a file of this folder, on `count` ranks, and returns their output.
+
+    `options`: further ones of `backplane run`. `code`: its expected exit code.
+    """
+    source = [program] if program.endswith(".py") else ["-c", textwrap.dedent(program)]
+    done = subprocess.run(
+        [COMMAND, "run", "-n", str(count), "--backend", backend, *options, sys.executable, *source, *arguments],
+        cwd=pathlib.Path(__file__).parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == code, f"{backend}, {count} ranks: exit code {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+class Interrupt:
+    """Sends a signal to this process, once the main thread has had time to block; measures when that ended.
+
+    The main thread may not have blocked yet when the signal arrives. It is then interrupted when it begins to block,
+    or before: the tests hold either way.
+    """
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        self._number = number
+        self._sent = 0.0
+        self._thread = threading.Timer(0.3, self._send)
+
+    def _send(self) -> None:
+        self._sent = time.monotonic()
+        os.kill(os.getpid(), self._number)
+
+    def __enter__(self) -> Interrupt:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, traceback: types.TracebackType | None) -> None:
+        self._thread.join()
+
+    def seconds_since(self) -> float:
+        return time.monotonic() - self._sent
+
+
+def raised(kind: type[BaseException], call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """The exception of this kind that the call raises. For programs of ranks, which do not use pytest."""
+    try:
+        call(*arguments, **keywords)
+    except kind as error:
+        return error
+    raise AssertionError(f"{call.__name__} raised no {kind.__name__}")
