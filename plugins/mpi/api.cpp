@@ -129,7 +129,7 @@ std::array<typename Abi::Handle, kPredefinedCount> predefined_of(const Library& 
   std::array<typename Abi::Handle, kPredefinedCount> handles{};
   for (size_t i = 0; i < kPredefinedCount; ++i) {
     if constexpr (std::is_same_v<Abi, OpenMpiAbi>) {
-      handles[i] = library.symbol(Abi::symbols[i]);
+      handles[i] = library.variable(Abi::symbols[i]);
     } else if constexpr (std::is_same_v<Abi, StandardAbi>) {
       handles[i] = pointer_constant(Abi::handles[i]);
     } else {

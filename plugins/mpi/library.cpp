@@ -118,6 +118,16 @@ void* Library::symbol(const char* name) const {
   throw sdk::Failure(BP_UNSUPPORTED, "mpi: " + file + " has no " + name + "; a library of MPI 3.1 or newer is needed");
 }
 
+void* Library::variable(const char* name) const {
+  void* const address = ::dlsym(RTLD_DEFAULT, name);
+  Dl_info info = {};
+  link_map* map = nullptr;
+  const bool is_found =
+      address != nullptr && ::dladdr1(address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) != 0;
+  const bool is_in_program = is_found && map != nullptr && *map->l_name == '\0';
+  return is_in_program ? address : symbol(name);
+}
+
 Library open_library(const std::string& named) {
   const SignalHandlersKept kept;
   Library library;

@@ -18,6 +18,8 @@ struct Library {
 
   // The address of a symbol. Throws BP_UNSUPPORTED if there is none.
   void* symbol(const char* name) const;
+  // The same for a variable. A program that is linked with the library may have a copy, which the library then uses.
+  void* variable(const char* name) const;
 };
 
 // Opens the library `named`, a path or a name for the loader. Empty: BACKPLANE_MPI_LIBRARY; else one that the process

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plugin mpi compared with the same MPI called directly. Run two ranks under the launcher of that MPI, or MPICH's
-// program under `backplane run`. "message": half a round trip. "stream": messages back to back until a reply to the
-// last, per message.
+// The plugin mpi compared with the same MPI called directly. Run two ranks under the launcher of that MPI. "message":
+// half a round trip. "iall_reduce": MPI's nonblocking call, and a wait. "stream": messages back to back until a reply
+// to the last, per message.
 #define OMPI_SKIP_MPICXX 1  // the C++ bindings that MPI has given up
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
@@ -15,6 +16,7 @@
 
 #include "backplane/backplane.hpp"
 #include "programs/comparison.hpp"
+#include "support/environment.hpp"
 
 namespace backplane::bench {
 namespace {
@@ -32,6 +34,12 @@ struct Bare {
   void all_reduce(Numbers& data) const {
     MPI_Allreduce(MPI_IN_PLACE, data.data(), count_of(data), MPI_FLOAT, MPI_SUM, comm);
   }
+  // Like the plugin, which must not block in MPI.
+  void iall_reduce(Numbers& data) const {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Iallreduce(MPI_IN_PLACE, data.data(), count_of(data), MPI_FLOAT, MPI_SUM, comm, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
   void send(Numbers& data) const { MPI_Send(data.data(), count_of(data), MPI_FLOAT, peer, 0, comm); }
   void receive(Numbers& data) const {
     MPI_Recv(data.data(), count_of(data), MPI_FLOAT, peer, 0, comm, MPI_STATUS_IGNORE);
@@ -48,6 +56,7 @@ struct Ours {
   int peer = 0;
 
   void all_reduce(Numbers& data) { group.all_reduce(data); }
+  void iall_reduce(Numbers& data) { all_reduce(data); }
   void send(Numbers& data) { group.send(data, peer); }
   void receive(Numbers& data) { group.recv(data, peer); }
   void send_all(Numbers& data, int count) {
@@ -61,6 +70,7 @@ std::vector<Scenario> scenarios() {
   std::vector<Scenario> all;
   const std::vector<uint64_t> sizes = {4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
   for (const uint64_t bytes : sizes) all.push_back({"all_reduce", bytes, calls_of(bytes), 1});
+  for (const uint64_t bytes : sizes) all.push_back({"iall_reduce", bytes, calls_of(bytes), 1});
   for (const uint64_t bytes : sizes) all.push_back({"message", bytes, calls_of(bytes), 2});
   for (const uint64_t bytes : {uint64_t{4}, uint64_t{64 << 10}, uint64_t{1 << 20}})
     all.push_back({"stream", bytes, 1, 64});
@@ -71,6 +81,7 @@ std::vector<Scenario> scenarios() {
 template <typename Side>
 Action action(Side& side, int rank, const Scenario& scenario, Numbers& data, Numbers& reply) {
   if (scenario.what == "all_reduce") return [&side, &data] { side.all_reduce(data); };
+  if (scenario.what == "iall_reduce") return [&side, &data] { side.iall_reduce(data); };
   if (scenario.what == "message") {
     return [&side, rank, &data] {
       if (rank == 0) side.send(data);
@@ -93,9 +104,17 @@ Action action(Side& side, int rank, const Scenario& scenario, Numbers& data, Num
 void check(const Action& action, const Scenario& scenario, Numbers& data, int rank, const char* who) {
   std::fill(data.begin(), data.end(), static_cast<float>(1 + rank));
   action();
-  const float expected = scenario.what == "all_reduce" ? 3 : 1;
+  const float expected = scenario.what.ends_with("all_reduce") ? 3 : 1;
   const auto is_wrong = [expected](float each) { return each != expected; };
   if (std::any_of(data.begin(), data.end(), is_wrong)) throw std::runtime_error(std::string("wrong data from ") + who);
+}
+
+// A file of rank 0, for the rendezvous.
+std::string shared_file(int rank, const test::ScopedDirectory& place) {
+  std::array<char, 256> path{};
+  if (rank == 0) place.file("store").copy(path.data(), path.size() - 1);
+  MPI_Bcast(path.data(), static_cast<int>(path.size()), MPI_CHAR, 0, MPI_COMM_WORLD);
+  return path.data();
 }
 
 void run(const Arguments& arguments) {
@@ -104,11 +123,14 @@ void run(const Arguments& arguments) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (size != 2) throw std::runtime_error("it needs two ranks: start it with mpirun -n 2");
+  const test::ScopedDirectory place;
   const Bare bare{MPI_COMM_WORLD, 1 - rank};
   GroupOptions options;
   options.backend = arguments.options.empty() ? "mpi" : "mpi?" + arguments.options;
+  options.store = Store::file(shared_file(rank, place));
+  options.rank = rank;
+  options.world_size = size;
   Ours ours{ProcessGroup::create(options), 1 - rank};
-  if (ours.group.rank() != rank) throw std::runtime_error("its rank in MPI's world and in the group differ");
   std::vector<Outcome> outcomes;
   for (const Scenario& scenario : scenarios()) {
     Numbers data(scenario.bytes / sizeof(float));
