@@ -390,22 +390,26 @@ TEST_F(RendezvousTest, AMissingHostIsATimeout) {
   EXPECT_ERROR(BP_TIMEOUT, "look at the output of rank 0 or the launcher", rendezvous(late));
 }
 
-TEST_F(RendezvousTest, TorchrunsPortIsNotTouched) {
-  const auto agent = make_tcp_store_server({});  // stands for torch's store, which occupies the port
-  set_master(agent->port());
+// The address of the store under torchrun with the agent's own store at MASTER_PORT.
+TEST_F(RendezvousTest, RanksOfTorchrunMeetBesideTheStoreOfItsAgent) {
+  constexpr int kFirst = 20000 + 31 * 29500 % 12000;
+  int attempt = 0;
+  while (!is_free(static_cast<uint16_t>(kFirst + attempt))) ++attempt;
+  set("MASTER_ADDR", "127.0.0.2");
+  set("MASTER_PORT", "29500");
   set("RANK", "0");
-  set("WORLD_SIZE", "1");
+  set("WORLD_SIZE", "2");
   set("TORCHELASTIC_USE_AGENT_STORE", "True");
-  set("TORCHELASTIC_RUN_ID", "../run 1");
-  set("TORCHELASTIC_RESTART_COUNT", "2");
-  EXPECT_ERROR(BP_INVALID, "set BACKPLANE_MASTER_PORT to a free port of 127.0.0.1", rendezvous(request()));
-  set("LOCAL_WORLD_SIZE", "1");
-  set("TMPDIR", directory_.path());
-  EXPECT_EQ(rendezvous(request()).store->describe(),
-            fmt::format("file://{}/backplane-{}-___run_1-2-{}.store", directory_.path(), ::geteuid(), agent->port()));
+  set("TORCHELASTIC_RESTART_COUNT", std::to_string(attempt));
+  EXPECT_EQ(rendezvous(request()).root->describe(), fmt::format("tcp://127.0.0.2:{}", kFirst + attempt));
+  set("LOCAL_WORLD_SIZE", "2");  // all on this host
+  EXPECT_EQ(rendezvous(request()).root->describe(), fmt::format("tcp://127.0.0.1:{}", kFirst + attempt));
   const uint16_t port = free_port();
   set("BACKPLANE_MASTER_PORT", std::to_string(port));
-  EXPECT_EQ(rendezvous(request()).store->describe(), fmt::format("tcp://127.0.0.1:{}", port));
+  EXPECT_EQ(rendezvous(request()).root->describe(), fmt::format("tcp://127.0.0.1:{}", port));
+  set("TORCHELASTIC_USE_AGENT_STORE", "False");
+  set_master(free_port());
+  EXPECT_EQ(rendezvous(request()).root->describe(), "tcp://127.0.0.1:" + std::string(std::getenv("MASTER_PORT")));
 }
 
 TEST_F(RendezvousTest, WorldSizesAreComparedOnBothSides) {

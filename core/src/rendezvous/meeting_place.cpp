@@ -15,10 +15,15 @@ namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
 
-void meet_in_slurm(InitMethod& method) {
+// A port for `part` of a job (its step, its attempt) that all ranks derive alike.
+uint16_t derived_port(int64_t job, int64_t part) {
   constexpr int64_t kFirstPort = 20000;  // up to the usual ports of clients
   constexpr int64_t kPorts = 12000;
-  constexpr int64_t kStride = 31;  // so that the steps of one job and those of the next rarely collide
+  constexpr int64_t kStride = 31;  // so that the parts of one job and those of the next rarely collide
+  return static_cast<uint16_t>(kFirstPort + (job * kStride + part) % kPorts);
+}
+
+void meet_in_slurm(InitMethod& method) {
   const auto id = [](const char* name) { return parse_number(name, variable(name).value_or("0"), 0, UINT32_MAX); };
   const auto list = variable("SLURM_STEP_NODELIST");
   if (!list) {
@@ -28,7 +33,7 @@ void meet_in_slurm(InitMethod& method) {
   }
   method.scheme = InitMethod::Scheme::kTcp;
   method.host = variable("SLURM_STEP_NUM_NODES") == "1" ? kLoopback : first_host(*list);
-  method.port = static_cast<uint16_t>(kFirstPort + (id("SLURM_JOB_ID") * kStride + id("SLURM_STEP_ID")) % kPorts);
+  method.port = derived_port(id("SLURM_JOB_ID"), id("SLURM_STEP_ID"));
 }
 
 struct KnownAddress {
@@ -81,6 +86,16 @@ bool find_meeting_place(LauncherKind launcher, int32_t world_size, InitMethod& m
   method.scheme = InitMethod::Scheme::kExchanged;
   method.host = one_host ? kLoopback : reachable_address();
   return true;
+}
+
+void meet_beside_torchrun(int32_t world_size, InitMethod& method) {
+  if (variable("LOCAL_WORLD_SIZE") == std::to_string(world_size)) method.host = kLoopback;
+  if (const auto own = variable("BACKPLANE_MASTER_PORT")) {
+    method.port = parse_port("BACKPLANE_MASTER_PORT", *own);
+    return;
+  }
+  constexpr const char* kAttempt = "TORCHELASTIC_RESTART_COUNT";
+  method.port = derived_port(method.port, parse_number(kAttempt, variable(kAttempt).value_or("0"), 0, INT32_MAX));
 }
 
 std::string exchange_address(LauncherKind launcher, int32_t rank, const std::string& text, const Deadline& deadline) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the ranks of a launcher meet that sets neither MASTER_ADDR nor MASTER_PORT.
+// Where the ranks of a launcher meet that sets neither MASTER_ADDR nor MASTER_PORT, or a port that is not free.
 #pragma once
 
 #include "deadline.hpp"
@@ -15,6 +15,10 @@ namespace backplane::core {
 //   Slurm      the first host of the step, and a port that is derived from the ids of job and step
 // False if the launcher is not one of these.
 bool find_meeting_place(LauncherKind launcher, int32_t world_size, InitMethod& method);
+
+// For torchrun, whose agent serves a store of its own at MASTER_PORT: replaces the host, if all ranks are on one, by
+// loopback, and the port by BACKPLANE_MASTER_PORT, or else by one that is derived from `method.port` and the attempt.
+void meet_beside_torchrun(int32_t world_size, InitMethod& method);
 
 // The first host of a list of Slurm: "n[01-03,7],m1" begins with n01.
 std::string first_host(const std::string& list);

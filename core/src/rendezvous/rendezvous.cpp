@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rendezvous/rendezvous.hpp"
 
-#include <unistd.h>
-
-#include <cctype>
 #include <random>
 #include <string_view>
 #include <utility>
@@ -45,18 +42,6 @@ int32_t find_world_size(const RendezvousRequest& request, const InitMethod& meth
        "the job with a launcher (backplane run, torchrun, mpirun, srun)");
 }
 
-// The file store of a job on one node under torchrun, whose own store uses MASTER_PORT.
-std::string torchrun_path(const std::string& port) {
-  std::string run;
-  for (const char c : variable("TORCHELASTIC_RUN_ID").value_or("none").substr(0, 100)) {
-    run += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' ? c : '_';
-  }
-  return fmt::format(
-      "{}/backplane-{}-{}-{}-{}.store", trusted_variable("TMPDIR").value_or("/tmp"), ::geteuid(), run,
-      parse_number("TORCHELASTIC_RESTART_COUNT", variable("TORCHELASTIC_RESTART_COUNT").value_or("0"), 0, INT32_MAX),
-      port);
-}
-
 std::string required(const char* name, const char* what) {
   if (const auto value = variable(name)) return *value;
   fail(BP_INVALID, "{} is not set; set it to {}, the same for all ranks, or use an init method other than env://", name,
@@ -71,17 +56,8 @@ void apply_environment(InitMethod& method, int32_t world_size, LauncherKind laun
   const std::string port = required("MASTER_PORT", "a port that is free there");
   method.port = parse_port("MASTER_PORT", port);
   method.scheme = InitMethod::Scheme::kTcp;
-  if (!variable_is_true("TORCHELASTIC_USE_AGENT_STORE") || variable_is_true("BACKPLANE_STORE_HOSTED")) return;
-  if (const auto own = variable("BACKPLANE_MASTER_PORT")) {
-    method.port = parse_port("BACKPLANE_MASTER_PORT", *own);
-  } else if (variable("LOCAL_WORLD_SIZE") == std::to_string(world_size)) {
-    method.scheme = InitMethod::Scheme::kFile;
-    method.path = torchrun_path(port);
-  } else {
-    fail(BP_INVALID,
-         "torchrun uses port {} for a store of its own; set BACKPLANE_MASTER_PORT to a free port of {}, the same for "
-         "all ranks",
-         port, method.host);
+  if (variable_is_true("TORCHELASTIC_USE_AGENT_STORE") && !variable_is_true("BACKPLANE_STORE_HOSTED")) {
+    meet_beside_torchrun(world_size, method);
   }
 }
 

@@ -154,7 +154,7 @@ std::vector<Tcp::endpoint> resolve_repeatedly(const std::string& host, uint16_t 
   if (error == asio::error::address_in_use) {
     text = fmt::format(
         "cannot listen on {}: the port is in use, perhaps by another job's store; choose another port "
-        "(MASTER_PORT or the init method)",
+        "(MASTER_PORT, under torchrun BACKPLANE_MASTER_PORT, or the init method)",
         where);
   } else if (error == asio::error::access_denied) {
     text += "; choose a port of 1024 or more";

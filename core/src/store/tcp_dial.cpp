@@ -74,7 +74,8 @@ ErrorCode read(Link& link, Time until, std::string& bytes) {
 
 [[noreturn]] void fail_not_a_store(const std::string& where) {
   fail(BP_INVALID,
-       "the program that listens at {} is not a Backplane store; choose another port (MASTER_PORT or the init method)",
+       "the program that listens at {} is not a Backplane store; choose another port (MASTER_PORT, under torchrun "
+       "BACKPLANE_MASTER_PORT, or the init method)",
        where);
 }
 
