@@ -4,107 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
+#include "functions.hpp"
+
 namespace backplane::mpi {
 namespace {
-
-// The functions that are used, with the types of an ABI.
-template <typename Abi>
-struct Functions {
-  using Handle = typename Abi::Handle;
-  using Status = typename Abi::Status;
-  using Counts = const int*;
-
-  int (*get_library_version)(char*, int*);
-  int (*initialized)(int*);
-  int (*finalized)(int*);
-  int (*init_thread)(int*, char***, int, int*);
-  int (*query_thread)(int*);
-  int (*finalize)();
-  int (*error_string)(int, char*, int*);
-  int (*comm_rank)(Handle, int*);
-  int (*comm_size)(Handle, int*);
-  int (*comm_get_attr)(Handle, int, void*, int*);
-  int (*comm_set_errhandler)(Handle, Handle);
-  int (*comm_group)(Handle, Handle*);
-  int (*group_incl)(Handle, int, const int*, Handle*);
-  int (*group_free)(Handle*);
-  int (*comm_create_group)(Handle, Handle, int, Handle*);
-  int (*comm_dup)(Handle, Handle*);
-  int (*comm_free)(Handle*);
-  int (*iprobe)(int, int, Handle, int*, Status*);
-  int (*isend)(const void*, int, Handle, int, int, Handle, Handle*);
-  int (*improbe)(int, int, Handle, int*, Handle*, Status*);
-  int (*imrecv)(void*, int, Handle, Handle*, Handle*);
-  int (*get_count)(const Status*, Handle, int*);
-  int (*test)(Handle*, int*, Status*);
-  int (*ibarrier)(Handle, Handle*);
-  int (*ibcast)(void*, int, Handle, int, Handle, Handle*);
-  int (*ireduce)(const void*, void*, int, Handle, Handle, int, Handle, Handle*);
-  int (*iallreduce)(const void*, void*, int, Handle, Handle, Handle, Handle*);
-  int (*igather)(const void*, int, Handle, void*, int, Handle, int, Handle, Handle*);
-  int (*igatherv)(const void*, int, Handle, void*, Counts, Counts, Handle, int, Handle, Handle*);
-  int (*iscatter)(const void*, int, Handle, void*, int, Handle, int, Handle, Handle*);
-  int (*iscatterv)(const void*, Counts, Counts, Handle, void*, int, Handle, int, Handle, Handle*);
-  int (*iallgather)(const void*, int, Handle, void*, int, Handle, Handle, Handle*);
-  int (*iallgatherv)(const void*, int, Handle, void*, Counts, Counts, Handle, Handle, Handle*);
-  int (*ireduce_scatter_block)(const void*, void*, int, Handle, Handle, Handle, Handle*);
-  int (*ireduce_scatter)(const void*, void*, Counts, Handle, Handle, Handle, Handle*);
-  int (*ialltoall)(const void*, int, Handle, void*, int, Handle, Handle, Handle*);
-  int (*ialltoallv)(const void*, Counts, Counts, Handle, void*, Counts, Counts, Handle, Handle, Handle*);
-};
-
-template <typename Function>
-void find(const Library& library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(library.symbol(name));
-}
-
-template <typename Abi>
-void find_management(const Library& library, Functions<Abi>& f) {
-  find(library, "MPI_Get_library_version", f.get_library_version);
-  find(library, "MPI_Initialized", f.initialized);
-  find(library, "MPI_Finalized", f.finalized);
-  find(library, "MPI_Init_thread", f.init_thread);
-  find(library, "MPI_Query_thread", f.query_thread);
-  find(library, "MPI_Finalize", f.finalize);
-  find(library, "MPI_Error_string", f.error_string);
-  find(library, "MPI_Comm_rank", f.comm_rank);
-  find(library, "MPI_Comm_size", f.comm_size);
-  find(library, "MPI_Comm_get_attr", f.comm_get_attr);
-  find(library, "MPI_Comm_set_errhandler", f.comm_set_errhandler);
-  find(library, "MPI_Comm_group", f.comm_group);
-  find(library, "MPI_Group_incl", f.group_incl);
-  find(library, "MPI_Group_free", f.group_free);
-  find(library, "MPI_Comm_create_group", f.comm_create_group);
-  find(library, "MPI_Comm_dup", f.comm_dup);
-  find(library, "MPI_Comm_free", f.comm_free);
-}
-
-template <typename Abi>
-void find_operations(const Library& library, Functions<Abi>& f) {
-  find(library, "MPI_Iprobe", f.iprobe);
-  find(library, "MPI_Isend", f.isend);
-  find(library, "MPI_Improbe", f.improbe);
-  find(library, "MPI_Imrecv", f.imrecv);
-  find(library, "MPI_Get_count", f.get_count);
-  find(library, "MPI_Test", f.test);
-  find(library, "MPI_Ibarrier", f.ibarrier);
-  find(library, "MPI_Ibcast", f.ibcast);
-  find(library, "MPI_Ireduce", f.ireduce);
-  find(library, "MPI_Iallreduce", f.iallreduce);
-  find(library, "MPI_Igather", f.igather);
-  find(library, "MPI_Igatherv", f.igatherv);
-  find(library, "MPI_Iscatter", f.iscatter);
-  find(library, "MPI_Iscatterv", f.iscatterv);
-  find(library, "MPI_Iallgather", f.iallgather);
-  find(library, "MPI_Iallgatherv", f.iallgatherv);
-  find(library, "MPI_Ireduce_scatter_block", f.ireduce_scatter_block);
-  find(library, "MPI_Ireduce_scatter", f.ireduce_scatter);
-  find(library, "MPI_Ialltoall", f.ialltoall);
-  find(library, "MPI_Ialltoallv", f.ialltoallv);
-}
 
 // Handles as numbers and back.
 template <typename Handle>
@@ -145,9 +52,9 @@ class ApiOf final : public Api {
   using Handle = typename Abi::Handle;
   using Status = typename Abi::Status;
 
-  explicit ApiOf(const Library& library) : predefined_(predefined_of<Abi>(library)) {
-    find_management(library, f_);
-    find_operations(library, f_);
+  ApiOf(const Library& library, int max_int_count)
+      : max_int_count_(max_int_count), predefined_(predefined_of<Abi>(library)), f_(library), narrow_(library, "") {
+    if (library.has("MPI_Ialltoallv_c")) wide_.emplace(library, "_c");
   }
 
   const char* abi() const override { return Abi::name; }
@@ -215,9 +122,11 @@ class ApiOf final : public Api {
     call("MPI_Iprobe", f_.iprobe, Abi::any_source, kGuaranteedTag, predefined_[kWorld], &found, &status);
   }
 
-  Request isend(const void* data, int bytes, int peer, int tag, Comm comm) override {
+  Request isend(const void* data, uint64_t bytes, int peer, int tag, Comm comm) override {
     Handle request = predefined_[kRequestNull];
-    call("MPI_Isend", f_.isend, data, bytes, predefined_[kByte], peer, tag, of(comm), &request);
+    with_bytes(bytes, [&](int count, Handle type) {
+      call("MPI_Isend", f_.isend, data, count, type, peer, tag, of(comm), &request);
+    });
     return Request{number_of(request)};
   }
   std::optional<Message> improbe(int peer, int tag, Comm comm, Envelope* envelope) override {
@@ -228,15 +137,16 @@ class ApiOf final : public Api {
     const int wanted = tag == kAnyTag ? Abi::any_tag : tag;
     call("MPI_Improbe", f_.improbe, source, wanted, of(comm), &found, &message, &status);
     if (found == 0) return std::nullopt;
-    call("MPI_Get_count", f_.get_count, static_cast<const Status*>(&status), predefined_[kByte], &envelope->bytes);
-    envelope->source = status.source;
-    envelope->tag = status.tag;
+    int64_t bytes = 0;
+    call("MPI_Get_elements_x", f_.get_elements_x, static_cast<const Status*>(&status), predefined_[kByte], &bytes);
+    *envelope = {status.source, status.tag, static_cast<uint64_t>(bytes)};
     return Message{number_of(message)};
   }
-  Request imrecv(void* data, int bytes, Message message) override {
+  Request imrecv(void* data, uint64_t bytes, Message message) override {
     Handle handle = handle_of<Handle>(static_cast<uintptr_t>(message));
     Handle request = predefined_[kRequestNull];
-    call("MPI_Imrecv", f_.imrecv, data, bytes, predefined_[kByte], &handle, &request);
+    with_bytes(bytes,
+               [&](int count, Handle type) { call("MPI_Imrecv", f_.imrecv, data, count, type, &handle, &request); });
     return Request{number_of(request)};
   }
   bool test(Request& request) override {
@@ -249,9 +159,17 @@ class ApiOf final : public Api {
     return done != 0;
   }
 
+  uint64_t max_count() const override {
+    if (!wide_) return static_cast<uint64_t>(max_int_count_);
+    // These have the functions, but the operations fail beyond an int.
+    const std::string text = version();
+    const bool is_faulty = text.starts_with("MPICH Version: 4.0") || text.starts_with("Intel");
+    return is_faulty ? std::numeric_limits<int>::max() : std::numeric_limits<int64_t>::max();
+  }
   Request start(const CollectiveCall& c) override {
     Handle request = predefined_[kRequestNull];
-    check(name_of(c.kind), moves_blocks(c.kind) ? start_blocks(c, &request) : start_whole(c, &request));
+    const bool is_wide = wide_ && needs_wide(c);
+    check(name_of(c.kind), is_wide ? start(*wide_, c, &request) : start(narrow_, c, &request));
     return Request{number_of(request)};
   }
 
@@ -302,69 +220,108 @@ class ApiOf final : public Api {
     return Comm{number_of(comm)};
   }
 
-  static bool moves_blocks(uint32_t kind) { return (BP_REDUCTIONS & BP_BIT(kind)) == 0 && kind > BP_BROADCAST; }
+  // Calls `transfer` with a count and a type of so many bytes, also of more than an int counts.
+  template <typename Transfer>
+  void with_bytes(uint64_t bytes, const Transfer& transfer) const {
+    const Handle byte = predefined_[kByte];
+    if (bytes <= static_cast<uint64_t>(max_int_count_)) return transfer(static_cast<int>(bytes), byte);
+    const auto block = static_cast<int>(std::bit_floor(static_cast<uint32_t>(max_int_count_)));
+    const uint64_t blocks = bytes / static_cast<uint64_t>(block);
+    const std::array<int, 2> counts = {static_cast<int>(blocks),
+                                       static_cast<int>(bytes % static_cast<uint64_t>(block))};
+    const std::array<intptr_t, 2> displs = {0, static_cast<intptr_t>(blocks) * block};
+    Handle block_type{};
+    Handle type{};
+    call("MPI_Type_contiguous", f_.type_contiguous, block, byte, &block_type);
+    const std::array<Handle, 2> types = {block_type, byte};
+    call("MPI_Type_create_struct", f_.type_create_struct, 2, counts.data(), displs.data(), types.data(), &type);
+    call("MPI_Type_free", f_.type_free, &block_type);
+    call("MPI_Type_commit", f_.type_commit, &type);
+    transfer(1, type);
+    call("MPI_Type_free", f_.type_free, &type);  // after the transfer
+  }
 
-  int start_whole(const CollectiveCall& c, Handle* request) const {
+  bool needs_wide(const CollectiveCall& c) const {
+    const auto most = static_cast<uint64_t>(max_int_count_);
+    if (c.count > most) return true;
+    return c.blocks != nullptr && (total(c.blocks->in_counts) > most || total(c.blocks->out_counts) > most);
+  }
+  static uint64_t total(const Blocks::Numbers& counts) {
+    return static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  }
+
+  // The blocks' numbers as a function takes them.
+  static std::array<const int64_t*, 4> numbers_of(Blocks& blocks, int64_t) {
+    return {blocks.in_counts.data(), blocks.in_displs.data(), blocks.out_counts.data(), blocks.out_displs.data()};
+  }
+  static std::array<const int*, 4> numbers_of(Blocks& blocks, int) {
+    const auto narrow = [](const Blocks::Numbers& wide) { return std::vector<int>(wide.begin(), wide.end()); };
+    blocks.narrow = {narrow(blocks.in_counts), narrow(blocks.in_displs), narrow(blocks.out_counts),
+                     narrow(blocks.out_displs)};
+    return {blocks.narrow[0].data(), blocks.narrow[1].data(), blocks.narrow[2].data(), blocks.narrow[3].data()};
+  }
+
+  template <typename Count>
+  int start(const CollectiveFunctions<Abi, Count>& f, const CollectiveCall& c, Handle* request) const {
     const Handle type = predefined_[c.type];
     const Handle op = predefined_[c.op];
+    const Handle comm = of(c.comm);
+    const auto count = static_cast<Count>(c.count);
+    std::array<const Count*, 4> numbers{};
+    if (c.blocks != nullptr) numbers = numbers_of(*c.blocks, Count{});
+    const auto [in_counts, in_displs, out_counts, out_displs] = numbers;
     switch (c.kind) {
       case BP_BARRIER:
-        return f_.ibarrier(of(c.comm), request);
+        return f_.ibarrier(comm, request);
       case BP_BROADCAST:
-        return f_.ibcast(c.out, c.count, type, c.root, of(c.comm), request);
+        return f.ibcast(c.out, count, type, c.root, comm, request);
       case BP_REDUCE:
-        return f_.ireduce(c.in, c.out, c.count, type, op, c.root, of(c.comm), request);
+        return f.ireduce(c.in, c.out, count, type, op, c.root, comm, request);
       case BP_ALL_REDUCE:
-        return f_.iallreduce(pointer_constant(Abi::in_place), c.out, c.count, type, op, of(c.comm), request);
+        return f.iallreduce(pointer_constant(Abi::in_place), c.out, count, type, op, comm, request);
       case BP_REDUCE_SCATTER:
-        return f_.ireduce_scatter_block(c.in, c.out, c.count, type, op, of(c.comm), request);
+        return f.ireduce_scatter_block(c.in, c.out, count, type, op, comm, request);
       case BP_REDUCE_SCATTERV:
-        return f_.ireduce_scatter(c.in, c.out, c.in_counts, type, op, of(c.comm), request);
-      default:
-        throw sdk::Failure(BP_UNSUPPORTED, std::string("mpi: there is no native ") + name_of(c.kind));
-    }
-  }
-  int start_blocks(const CollectiveCall& c, Handle* request) const {
-    const Handle type = predefined_[c.type];
-    const Handle comm = of(c.comm);
-    switch (c.kind) {
+        return f.ireduce_scatter(c.in, c.out, in_counts, type, op, comm, request);
       case BP_GATHER:
-        return f_.igather(c.in, c.count, type, c.out, c.count, type, c.root, comm, request);
+        return f.igather(c.in, count, type, c.out, count, type, c.root, comm, request);
       case BP_GATHERV:
-        return f_.igatherv(c.in, c.count, type, c.out, c.out_counts, c.out_displs, type, c.root, comm, request);
+        return f.igatherv(c.in, count, type, c.out, out_counts, out_displs, type, c.root, comm, request);
       case BP_SCATTER:
-        return f_.iscatter(c.in, c.count, type, c.out, c.count, type, c.root, comm, request);
+        return f.iscatter(c.in, count, type, c.out, count, type, c.root, comm, request);
       case BP_SCATTERV:
-        return f_.iscatterv(c.in, c.in_counts, c.in_displs, type, c.out, c.count, type, c.root, comm, request);
+        return f.iscatterv(c.in, in_counts, in_displs, type, c.out, count, type, c.root, comm, request);
       case BP_ALL_GATHER:
-        return f_.iallgather(c.in, c.count, type, c.out, c.count, type, comm, request);
+        return f.iallgather(c.in, count, type, c.out, count, type, comm, request);
       case BP_ALL_GATHERV:
-        return f_.iallgatherv(c.in, c.count, type, c.out, c.out_counts, c.out_displs, type, comm, request);
+        return f.iallgatherv(c.in, count, type, c.out, out_counts, out_displs, type, comm, request);
       case BP_ALL_TO_ALL:
-        return f_.ialltoall(c.in, c.count, type, c.out, c.count, type, comm, request);
+        return f.ialltoall(c.in, count, type, c.out, count, type, comm, request);
       case BP_ALL_TO_ALLV:
-        return f_.ialltoallv(c.in, c.in_counts, c.in_displs, type, c.out, c.out_counts, c.out_displs, type, comm,
-                             request);
+        return f.ialltoallv(c.in, in_counts, in_displs, type, c.out, out_counts, out_displs, type, comm, request);
       default:
         throw sdk::Failure(BP_UNSUPPORTED, std::string("mpi: there is no native ") + name_of(c.kind));
     }
   }
 
+  const int max_int_count_;
   const std::array<Handle, kPredefinedCount> predefined_;
-  Functions<Abi> f_ = {};
+  const Functions<Abi> f_;
+  const CollectiveFunctions<Abi, int> narrow_;
+  std::optional<CollectiveFunctions<Abi, int64_t>> wide_;  // of MPI 4
   bool serves_all_threads_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Api> make_api(const Library& library) {
+std::unique_ptr<Api> make_api(const Library& library, int max_int_count) {
   switch (library.abi) {
     case AbiKind::kStandard:
-      return std::make_unique<ApiOf<StandardAbi>>(library);
+      return std::make_unique<ApiOf<StandardAbi>>(library, max_int_count);
     case AbiKind::kOpenMpi:
-      return std::make_unique<ApiOf<OpenMpiAbi>>(library);
+      return std::make_unique<ApiOf<OpenMpiAbi>>(library, max_int_count);
     default:
-      return std::make_unique<ApiOf<MpichAbi>>(library);
+      return std::make_unique<ApiOf<MpichAbi>>(library, max_int_count);
   }
 }
 

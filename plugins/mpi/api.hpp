@@ -4,11 +4,14 @@
 // thrown as sdk::Failure.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "abi.hpp"
 #include "library.hpp"
@@ -23,11 +26,22 @@ enum class Message : uintptr_t {};
 struct Envelope {
   int source = -1;
   int tag = 0;
-  int bytes = 0;
+  uint64_t bytes = 0;
 };
 
 constexpr int kAnySource = -1;
 constexpr int kAnyTag = -1;
+
+// Counts and displacements of the blocks of v-forms, per rank, in elements. MPI reads them until the request is
+// complete.
+struct Blocks {
+  using Numbers = std::vector<int64_t>;
+  Numbers in_counts;
+  Numbers in_displs;
+  Numbers out_counts;
+  Numbers out_displs;
+  std::array<std::vector<int>, 4> narrow;  // the same as int, set by Api::start where the function takes those
+};
 
 // The arguments of a collective. Counts are numbers of elements of `type`, per rank where MPI counts so.
 struct CollectiveCall {
@@ -35,14 +49,11 @@ struct CollectiveCall {
   Comm comm{};
   const void* in = nullptr;
   void* out = nullptr;  // all_reduce: input and output; broadcast: the buffer
-  int count = 0;
+  uint64_t count = 0;
   Predefined type = kByte;
   Predefined op = kSum;
   int root = 0;
-  const int* in_counts = nullptr;  // v-forms
-  const int* in_displs = nullptr;
-  const int* out_counts = nullptr;
-  const int* out_displs = nullptr;
+  Blocks* blocks = nullptr;  // v-forms
 };
 
 class Api {
@@ -63,6 +74,8 @@ class Api {
   virtual int world_rank() const = 0;
   virtual int world_size() const = 0;
   virtual int tag_upper_bound() const = 0;
+  // The largest count of a collective: per rank, and of the blocks of a v-form together.
+  virtual uint64_t max_count() const = 0;
 
   // Collective over the members, which are given by their ranks in MPI's world. Blocks. Communicators return errors.
   virtual Comm create(std::span<const int> world_ranks, int tag) = 0;
@@ -71,17 +84,18 @@ class Api {
   // Lets MPI move what it holds.
   virtual void progress() = 0;
 
-  virtual Request isend(const void* data, int bytes, int peer, int tag, Comm comm) = 0;
+  virtual Request isend(const void* data, uint64_t bytes, int peer, int tag, Comm comm) = 0;
   // Takes the oldest message from this rank (or kAnySource) with this tag (or kAnyTag); nothing: there is none yet.
   virtual std::optional<Message> improbe(int peer, int tag, Comm comm, Envelope* envelope) = 0;
-  virtual Request imrecv(void* data, int bytes, Message message) = 0;
+  virtual Request imrecv(void* data, uint64_t bytes, Message message) = 0;
   virtual Request start(const CollectiveCall& call) = 0;
   // Whether the request is complete. Sets it to 0 if MPI has freed it. If this throws and the request is not 0, MPI may
   // still use its memory.
   virtual bool test(Request& request) = 0;
 };
 
-// The functions of an opened library. Throws BP_UNSUPPORTED if one is missing.
-std::unique_ptr<Api> make_api(const Library& library);
+// The functions of an opened library. Throws BP_UNSUPPORTED if one is missing. `max_int_count`: the largest count that
+// is passed as an int; less only for tests.
+std::unique_ptr<Api> make_api(const Library& library, int max_int_count = std::numeric_limits<int>::max());
 
 }  // namespace backplane::mpi

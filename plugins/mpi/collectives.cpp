@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives.hpp"
 
+#include <algorithm>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -97,8 +97,8 @@ struct Side {
   uint64_t bytes = 0;             // of `copy`
   std::vector<uint64_t> sizes;    // of blocks, in bytes
   std::vector<uint64_t> offsets;  // of blocks in `data`
-  std::vector<int> counts;        // of blocks, in values; given to the request, like displs
-  std::vector<int> displs;        // of blocks in `copy`, in values
+  Blocks::Numbers counts;         // of blocks, in values; given to the request, like displs
+  Blocks::Numbers displs;         // of blocks in `copy`, in values
 };
 
 void Side::set(const bp_op& op, const bp_buffer& buffer, const uint64_t* block_counts, const uint64_t* block_displs,
@@ -113,12 +113,8 @@ void Side::set(const bp_op& op, const bp_buffer& buffer, const uint64_t* block_c
     sizes.push_back(block_counts[rank] * element);
     offsets.push_back(block_displs[rank] * element);
     const uint64_t count = block_counts[rank] * unit.per_element;
-    if (values + count > std::numeric_limits<int>::max()) {
-      throw sdk::Failure(BP_UNSUPPORTED, "mpi: the blocks of " + sdk::describe(op) +
-                                             " have together more elements than MPI counts (2^31 - 1); split it");
-    }
-    counts.push_back(static_cast<int>(count));
-    displs.push_back(static_cast<int>(values));
+    counts.push_back(static_cast<int64_t>(count));
+    displs.push_back(static_cast<int64_t>(values));
     values += count;
     bytes += sizes.back();
   }
@@ -140,6 +136,11 @@ void Side::copy_out() const {
     if (sizes[i] > 0) std::memcpy(data + offsets[i], from, sizes[i]);
     from += sizes[i];
   }
+}
+
+// Of all blocks together.
+uint64_t values_of(const Side& side) {
+  return side.counts.empty() ? 0 : static_cast<uint64_t>(side.counts.back() + side.displs.back());
 }
 
 // The number of elements that MPI is given: per rank, where blocks are equal.
@@ -168,12 +169,7 @@ class Collective final : public Operation {
     call.comm = group.user;
     call.root = op.root;
     if (op.kind != BP_BARRIER) {
-      const uint64_t count = elements_of(op, group.world_size) * unit.per_element;
-      if (count > std::numeric_limits<int>::max()) {
-        throw sdk::Failure(BP_UNSUPPORTED,
-                           "mpi: " + sdk::describe(op) + " has more elements than MPI counts (2^31 - 1); split it");
-      }
-      call.count = static_cast<int>(count);
+      call.count = elements_of(op, group.world_size) * unit.per_element;
       call.type = unit.type;
       call.op = reduces ? reduction(op.dtype, op.reduce_op) : kSum;
       copy(op, unit, call);
@@ -189,6 +185,12 @@ class Collective final : public Operation {
     const bool one_copy = op.kind == BP_ALL_REDUCE || op.kind == BP_BROADCAST;
     in_.set(op, op.input, op.in_counts, op.in_displs, group_.world_size, unit);
     out_.set(op, op.output, op.out_counts, op.out_displs, group_.world_size, unit);
+    const uint64_t elements = std::max({call.count, values_of(in_), values_of(out_)});
+    if (elements > group_.api().max_count()) {
+      throw sdk::Failure(BP_UNSUPPORTED, "mpi: " + sdk::describe(op) + " has " + std::to_string(elements) +
+                                             " elements; the collectives of " + group_.api().version() +
+                                             " count at most 2^31 - 1: split it, or use a library of MPI 4");
+    }
     HeldRequest& held = held_.front();
     held.out = group_.pool->take(out_.bytes);
     held.in = one_copy ? held.out : group_.pool->take(in_.bytes);
@@ -198,11 +200,9 @@ class Collective final : public Operation {
     writes_ = op.kind != BP_BROADCAST || !is_root;
     call.in = in_.copy;
     call.out = out_.copy;
-    held.numbers = {std::move(in_.counts), std::move(in_.displs), std::move(out_.counts), std::move(out_.displs)};
-    call.in_counts = held.numbers[0].data();
-    call.in_displs = held.numbers[1].data();
-    call.out_counts = held.numbers[2].data();
-    call.out_displs = held.numbers[3].data();
+    if (in_.counts.empty() && out_.counts.empty()) return;
+    held.blocks = {std::move(in_.counts), std::move(in_.displs), std::move(out_.counts), std::move(out_.displs), {}};
+    call.blocks = &held.blocks;
   }
 
   bool advance() override {

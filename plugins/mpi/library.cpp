@@ -128,6 +128,8 @@ void* Library::variable(const char* name) const {
   return is_in_program ? address : symbol(name);
 }
 
+bool Library::has(const char* name) const { return ::dlsym(handle, name) != nullptr; }
+
 Library open_library(const std::string& named) {
   const SignalHandlersKept kept;
   Library library;

@@ -20,6 +20,12 @@ struct Library {
   void* symbol(const char* name) const;
   // The same for a variable. A program that is linked with the library may have a copy, which the library then uses.
   void* variable(const char* name) const;
+  bool has(const char* name) const;
+
+  template <typename Function>
+  void find(const char* name, Function& function) const {
+    function = reinterpret_cast<Function>(symbol(name));
+  }
 };
 
 // Opens the library `named`, a path or a name for the loader. Empty: BACKPLANE_MPI_LIBRARY; else one that the process

@@ -2,7 +2,6 @@
 #include "messages.hpp"
 
 #include <cstring>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -11,20 +10,13 @@ namespace {
 
 constexpr uint64_t kInternal = BP_BIT(kTagBits - 1);
 
-int size_of(const bp_op& op, const bp_buffer& buffer) {
-  const uint64_t bytes = buffer.count * bp_dtype_size(op.dtype);
-  if (bytes <= std::numeric_limits<int>::max()) return static_cast<int>(bytes);
-  throw sdk::Failure(BP_UNSUPPORTED, "mpi: " + sdk::describe(op) + " has " + std::to_string(bytes) +
-                                         " bytes; a message over mpi has less than 2 GiB: split it");
-}
-
 class Send final : public Operation {
  public:
   Send(GroupState& group, const bp_op& op) : Operation(group) {
-    const int bytes = size_of(op, op.input);
+    const uint64_t bytes = op.input.count * bp_dtype_size(op.dtype);
     HeldRequest& held = held_.front();
-    held.in = group.pool->take(static_cast<uint64_t>(bytes));
-    if (bytes > 0) std::memcpy(held.in.get(), op.input.data, static_cast<size_t>(bytes));
+    held.in = group.pool->take(bytes);
+    if (bytes > 0) std::memcpy(held.in.get(), op.input.data, bytes);
     const bool internal = (op.tag & kInternal) != 0;
     held.request = group.api().isend(held.in.get(), bytes, op.peer, static_cast<int>(op.tag & (kInternal - 1)),
                                      internal ? group.internal : group.user);
@@ -59,7 +51,7 @@ class Receive final : public Operation {
     if (posted_->failure) throw sdk::Failure(*posted_->failure);
     if (!group_.api().test(posted_->held.front().request)) return false;
     const Envelope& envelope = posted_->envelope;
-    const auto bytes = static_cast<uint64_t>(envelope.bytes);
+    const uint64_t bytes = envelope.bytes;
     if (result_ != nullptr) {
       result_->source = envelope.source;
       result_->bytes = bytes;
@@ -140,9 +132,9 @@ void Receives::deliver(Queue& queue, const Envelope& envelope, Message message) 
   --count_;
   posted->envelope = envelope;
   HeldRequest& held = posted->held.front();
-  int bytes = envelope.bytes;
+  uint64_t bytes = envelope.bytes;
   try {
-    held.out = pool_->take(static_cast<uint64_t>(bytes));
+    held.out = pool_->take(bytes);
   } catch (const std::bad_alloc&) {
     posted->failure.emplace(BP_RESOURCE, "mpi: out of memory for a message of rank " + std::to_string(envelope.source),
                             envelope.source);

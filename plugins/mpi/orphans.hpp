@@ -4,13 +4,11 @@
 // them, so their memory, which belongs to the plugin, is kept until MPI has completed them.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <list>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "api.hpp"
 
@@ -21,7 +19,7 @@ struct HeldRequest {
   Request request{};
   std::shared_ptr<std::byte> in;
   std::shared_ptr<std::byte> out;
-  std::array<std::vector<int>, 4> numbers;  // counts and displacements of blocks
+  Blocks blocks;
 };
 using Held = std::list<HeldRequest>;
 

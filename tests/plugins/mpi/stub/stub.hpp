@@ -138,6 +138,7 @@ struct World {
   Mailbox mailbox;
   std::map<uintptr_t, std::shared_ptr<Comm>> comms;
   std::map<uintptr_t, std::unique_ptr<Group>> groups;
+  std::map<uintptr_t, std::unique_ptr<size_t>> types;  // derived ones; their sizes
   std::map<uintptr_t, std::unique_ptr<Message>> messages;
   std::map<uintptr_t, std::unique_ptr<Request>> requests;
   std::vector<Request*> order;  // of `requests`, oldest first
@@ -153,7 +154,7 @@ struct World {
 
 World& world();
 
-// The size of a type in bytes; 0 if it is none.
+// The size of a type in bytes; 0 if it is none. With the mutex held.
 size_t size_of(Handle type);
 // into[i] = into[i] op from[i]. False if the type has no such operation.
 bool combine(Handle type, Handle op, void* into, const void* from, size_t count);

@@ -72,8 +72,9 @@ const Type* find_type(Handle type) {
 }  // namespace
 
 size_t size_of(Handle type) {
-  const Type* const found = find_type(type);
-  return found == nullptr ? 0 : found->size;
+  if (const Type* const found = find_type(type); found != nullptr) return found->size;
+  const auto derived = world().types.find(value_of(type));
+  return derived == world().types.end() ? 0 : *derived->second;
 }
 
 bool combine(Handle type, Handle op, void* into, const void* from, size_t count) {
