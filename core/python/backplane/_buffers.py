@@ -58,24 +58,31 @@ class View(NamedTuple):
     elements: int
 
 
+# The constructor of View without its checks of arguments, which take as long as the rest of a view.
+_make: Any = tuple.__new__
+_UNKNOWN = (AttributeError, KeyError, TypeError, ValueError, BufferError)
+
+
 def input_view(name: str, array: Array) -> View:
     """An array that is read. TypeError or InvalidError, which name the argument, if it cannot be used in place."""
-    return _view(name, array, False)
+    try:
+        dtype, size = _known[array.dtype]
+        data = ffi.from_buffer(_BYTES, array)
+        return _make(View, (dtype, data, len(data) // size))  # type: ignore[no-any-return]
+    except _UNKNOWN:
+        pass  # unknown or refused: the slow way finds out
+    return _checked_view(name, array, False)
 
 
 def output_view(name: str, array: Array) -> View:
     """An array that is written."""
-    return _view(name, array, True)
-
-
-def _view(name: str, array: Array, is_written: bool) -> View:
     try:
         dtype, size = _known[array.dtype]
-        data = ffi.from_buffer(_BYTES, array, is_written)
-        return View(dtype, data, len(data) // size)
-    except (AttributeError, KeyError, TypeError, ValueError, BufferError):
+        data = ffi.from_buffer(_BYTES, array, True)
+        return _make(View, (dtype, data, len(data) // size))  # type: ignore[no-any-return]
+    except _UNKNOWN:
         pass  # unknown or refused: the slow way finds out
-    return _checked_view(name, array, is_written)
+    return _checked_view(name, array, True)
 
 
 def _checked_view(name: str, array: Array, is_written: bool) -> View:
@@ -161,7 +168,8 @@ def view_list(name: str, arrays: Sequence[Array], world_size: int, is_written: b
     """The arrays of a list. InvalidError unless there is one per rank, all of one dtype and size."""
     if len(arrays) != world_size:
         raise InvalidError(f"`{name}` has {len(arrays)} arrays; it must have one per rank, {world_size}")
-    views = [_view(f"{name}[{i}]", array, is_written) for i, array in enumerate(arrays)]
+    view_of = output_view if is_written else input_view
+    views = [view_of(f"{name}[{i}]", array) for i, array in enumerate(arrays)]
     first = views[0]
     buffers = ffi.new("bp_buffer[]", world_size)
     for i, view in enumerate(views):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups: collectives and messages on arrays."""
+"""Process groups, and their collectives on arrays."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from backplane._buffers import (
     view_list,
 )
 from backplane._errors import InvalidError, check
+from backplane._group_messages import MessageOperations
 from backplane._group_objects import ObjectOperations
 from backplane._native import ffi, lib
 from backplane._store import c_string
-from backplane._types import ANY_SOURCE, ANY_TAG, Kind, Received, ReduceOp, Timeout, nanoseconds_or_inherited
+from backplane._types import Kind, ReduceOp, Timeout, nanoseconds_or_inherited
 from backplane._work import Work, release_ended
 
 _NONE = View(2, ffi.NULL, 0)  # no array
@@ -30,7 +31,7 @@ _INHERIT: int = lib.BP_INHERIT_TIMEOUT
 Self = TypeVar("Self", bound="ProcessGroup")
 
 
-class ProcessGroup(ObjectOperations):
+class ProcessGroup(MessageOperations, ObjectOperations):
     """A group of ranks. Made by `init_process_group`, `new_group` and the methods below, never directly.
 
     W is the number of ranks. Ranks in all calls are ranks of this group, unlike in torch.distributed. All ranks call
@@ -351,70 +352,6 @@ class ProcessGroup(ObjectOperations):
         outputs = self._list("output_tensor_list", output_tensor_list, True)
         return self._run_list(Kind.ALL_TO_ALL, _NONE, _NONE, inputs, outputs, 0, 0, async_op, timeout)
 
-    # ---- Messages
-
-    def send(self, tensor: Array, dst: int, tag: int = 0, timeout: Timeout | None = None) -> None:
-        """Sends an array to rank `dst`. May block until it is received, usually if it is large.
-
-        `tag` is below 2**32. Ranks that send to each other use `isend` or `sendrecv`.
-        """
-        view = input_view("tensor", tensor)
-        limit = nanoseconds_or_inherited(timeout)
-        check(lib.py_send(self._handle, view.dtype, view.data, view.elements, dst, _tag(tag), limit, _NO_REQUEST))
-
-    def recv(self, tensor: Array, src: int | None = None, tag: int = 0, timeout: Timeout | None = None) -> Received:
-        """Receives a message from rank `src`, or from any rank, with `tag`, or with any tag (ANY_TAG).
-
-        A shorter message leaves the rest of `tensor` as it was. A longer one raises InvalidError and is lost.
-        """
-        view = output_view("tensor", tensor)
-        limit = nanoseconds_or_inherited(timeout)
-        result = ffi.new("bp_result*")
-        peer = ANY_SOURCE if src is None else src
-        check(
-            lib.py_recv(self._handle, view.dtype, view.data, view.elements, peer, _tag(tag), limit, result, _NO_REQUEST)
-        )
-        return Received(result.source, result.tag, result.bytes)
-
-    def isend(self, tensor: Array, dst: int, tag: int = 0, timeout: Timeout | None = None) -> Work:
-        """Starts a `send`. The Work may be dropped; the array stays alive until the message is sent."""
-        view = input_view("tensor", tensor)
-        work = Work(self, view)
-        limit = nanoseconds_or_inherited(timeout)
-        check(lib.py_send(self._handle, view.dtype, view.data, view.elements, dst, _tag(tag), limit, work._slot))
-        return work
-
-    def irecv(self, tensor: Array, src: int | None = None, tag: int = 0, timeout: Timeout | None = None) -> Work:
-        """Starts a `recv`. `Work.received` has its result."""
-        view = output_view("tensor", tensor)
-        work = Work(self, view)
-        limit = nanoseconds_or_inherited(timeout)
-        peer = ANY_SOURCE if src is None else src
-        check(
-            lib.py_recv(
-                self._handle, view.dtype, view.data, view.elements, peer, _tag(tag), limit, ffi.NULL, work._slot
-            )
-        )
-        return work
-
-    def sendrecv(
-        self,
-        send_tensor: Array,
-        dst: int,
-        recv_tensor: Array,
-        src: int | None = None,
-        send_tag: int = 0,
-        recv_tag: int = 0,
-        timeout: Timeout | None = None,
-    ) -> Received:
-        """Sends one array and receives another at the same time, so that ranks in a ring do not block each other."""
-        sent, received = input_view("send_tensor", send_tensor), output_view("recv_tensor", recv_tensor)
-        limit = nanoseconds_or_inherited(timeout)
-        result = ffi.new("bp_result*")
-        peer = ANY_SOURCE if src is None else src
-        check(lib.py_sendrecv(self._handle, *sent, dst, _tag(send_tag), *received, peer, _tag(recv_tag), limit, result))
-        return Received(result.source, result.tag, result.bytes)
-
     # ---- Implementation
 
     def _run(
@@ -471,12 +408,6 @@ class ProcessGroup(ObjectOperations):
         if arrays is None:
             raise InvalidError(f"`{name}` must have one array per rank on rank {root}, the root")
         return self._list(name, arrays, is_written)
-
-
-def _tag(tag: int) -> int:
-    if tag != ANY_TAG and not 0 <= tag < 1 << 32:
-        raise InvalidError(f"the tag is {tag}; tags are 0 to 2**32 - 1")
-    return tag
 
 
 def _block_counts(name: str, array: Array, view: View, sizes: Sequence[int] | None, world_size: int) -> list[int]:
