@@ -29,6 +29,13 @@ using backplane::Status;
 using backplane::Store;
 
 constexpr auto kTimeout = std::chrono::seconds(60);
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kMany = 6'000;  // sanitizers record each access to an element
+constexpr uint64_t kLong = 100'000;
+#else
+constexpr uint64_t kMany = 60'000;
+constexpr uint64_t kLong = 500'000;
+#endif
 
 int number(const std::vector<const char*>& names) {
   for (const char* name : names) {
@@ -77,7 +84,7 @@ template <typename T>
 void reduce(ProcessGroup& group, ReduceOp op, const std::function<T(T, T)>& combine) {
   const int size = group.world_size();
   const int rank = group.rank();
-  for (const uint64_t count : {0U, 1U, 7U, 60'000U}) {
+  for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{7}, kMany}) {
     std::vector<T> expected = values<T>(0, count * static_cast<uint64_t>(size));
     for (int other = 1; other < size; ++other) {
       const auto theirs = values<T>(other, expected.size());
@@ -116,7 +123,7 @@ void moves(ProcessGroup& group) {
   const int size = group.world_size();
   const int rank = group.rank();
   const auto width = static_cast<uint64_t>(size);
-  for (const uint64_t count : {0U, 1U, 30'000U}) {
+  for (const uint64_t count : {uint64_t{0}, uint64_t{1}, kMany / 2}) {
     auto data = values<int32_t>(rank, count);
     group.broadcast(data, 1);
     expect(data == values<int32_t>(1, count), "the data of broadcast");
@@ -203,7 +210,7 @@ void collectives(ProcessGroup& group) {
 void windows(ProcessGroup& group) {
   const int next = (group.rank() + 1) % group.world_size();
   const int previous = (group.rank() + group.world_size() - 1) % group.world_size();
-  for (const uint64_t count : {1U, 2'000U, 500'000U}) {
+  for (const uint64_t count : {uint64_t{1}, uint64_t{2'000}, kLong}) {
     std::vector<std::vector<int32_t>> received(6, std::vector<int32_t>(count));
     std::vector<std::vector<int32_t>> sent;
     std::vector<backplane::Work> works;

@@ -6,6 +6,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -124,15 +125,20 @@ void abandon(const Operation& operation, const Ending& ending, size_t size) {
 
 }  // namespace
 
+// BACKPLANE_TEST_ENDING says how the operations end.
 void abandoned(const std::string& /*file*/) {
   constexpr size_t kSmall = 1'000;
   constexpr size_t kLarge = 100'000;  // has memory of a pool
-  for (const Operation& operation : kOperations) {
-    for (const Ending& ending : kEndings) {
+  const std::string wanted = std::getenv("BACKPLANE_TEST_ENDING");
+  for (const Ending& ending : kEndings) {
+    if (ending.name != wanted) continue;
+    for (const Operation& operation : kOperations) {
       abandon(operation, ending, kLarge);
       if (ending.end != nullptr) abandon(operation, ending, kSmall);
     }
+    return;
   }
+  expect(false, "an ending named " + wanted);
 }
 
 }  // namespace backplane::stub_ranks

@@ -49,5 +49,6 @@ void own(const std::string& file);
 void secure(const std::string& file);
 void start(const std::string& file);
 void threads(const std::string& file);
+void unattended(const std::string& file);
 
 }  // namespace backplane::stub_ranks

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two ranks whose threads submit and wait at the same time.
+#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -104,6 +105,37 @@ void threads(const std::string& file) {
   if (failure) std::rethrow_exception(failure);
   group.barrier();
   expect(count("requests") == 0 && count("messages") == 0 && count("groups") == 0, "nothing left in MPI");
+}
+
+// No thread waits for these operations; their ends are told.
+void unattended(const std::string& file) {
+  constexpr uint32_t kMessages = 20;
+  ProcessGroup group = ProcessGroup::create(world_options(file));
+  const int peer = 1 - group.rank();
+  std::mutex mutex;
+  std::condition_variable changed;
+  uint32_t ended = 0;
+  std::string failures;
+  std::vector<std::vector<int32_t>> received(kMessages, std::vector<int32_t>(20'000));
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    const auto end = [&](const Error* failure) {
+      const std::lock_guard lock(mutex);
+      if (failure != nullptr) failures += failure->what();
+      ++ended;
+      changed.notify_all();
+    };
+    group.irecv(received[i], peer, i).on_done(end);
+    Work sent = group.isend(values(static_cast<int>(i), 20'000), peer, i);  // dropped
+  }
+  {
+    std::unique_lock lock(mutex);
+    expect(changed.wait_for(lock, kTimeout, [&ended] { return ended == kMessages; }), "all ends to be told");
+    expect(failures.empty(), "no failure: " + failures);
+  }
+  for (uint32_t i = 0; i < kMessages; ++i) {
+    expect(received[i] == values(static_cast<int>(i), 20'000), "the message");
+  }
+  group.barrier();
 }
 
 }  // namespace backplane::stub_ranks
