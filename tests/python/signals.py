@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from typing import Any, Callable
 
 import backplane
@@ -56,6 +57,14 @@ if rank == 0:
 
     signal.signal(signal.SIGUSR1, on_usr1)
     interrupted(LookupError, signal.SIGUSR1, broken[1].barrier)
+    try:
+        with Interrupt(signal.SIGINT, signal.SIGUSR1):  # one of the two counts
+            raised((KeyboardInterrupt, LookupError), group.recv, array, 1)
+        time.sleep(0)
+    except LookupError:  # it came later, outside of the call
+        pass
+    # Neither is left for a later call.
+    raised(TimeoutError, group.recv, array, 1, timeout=0.3)
     signal.signal(signal.SIGUSR2, on_usr2)
     with Interrupt(signal.SIGUSR2):
         raised(TimeoutError, group.recv, array, 1, timeout=1.0)  # a handler that returns interrupts nothing

@@ -47,20 +47,21 @@ def run_ranks(
 
 
 class Interrupt:
-    """Sends a signal to this process, once the main thread has had time to block; measures when that ended.
+    """Sends signals, SIGINT by default, to this process, once the main thread has had time to block.
 
     The main thread may not have blocked yet when the signal arrives. It is then interrupted when it begins to block,
     or before: the tests hold either way.
     """
 
-    def __init__(self, number: int = signal.SIGINT) -> None:
-        self._number = number
+    def __init__(self, *numbers: int) -> None:
+        self._numbers = numbers or (signal.SIGINT,)
         self._sent = 0.0
         self._thread = threading.Timer(0.3, self._send)
 
     def _send(self) -> None:
         self._sent = time.monotonic()
-        os.kill(os.getpid(), self._number)
+        for number in self._numbers:
+            os.kill(os.getpid(), number)
 
     def __enter__(self) -> Interrupt:
         self._thread.start()
@@ -73,10 +74,15 @@ class Interrupt:
         return time.monotonic() - self._sent
 
 
-def raised(kind: type[BaseException], call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+def raised(
+    kind: type[BaseException] | tuple[type[BaseException], ...],
+    call: Callable[..., Any],
+    *arguments: Any,
+    **keywords: Any,
+) -> Any:
     """The exception of this kind that the call raises. For programs of ranks, which do not use pytest."""
     try:
         call(*arguments, **keywords)
     except kind as error:
         return error
-    raise AssertionError(f"{call.__name__} raised no {kind.__name__}")
+    raise AssertionError(f"{call.__name__} raised no {kind}")

@@ -98,7 +98,7 @@ _CLASSES: dict[int, type[BackplaneError]] = {
     )
 }
 
-# What a signal handler raised while the main thread was in the library. At most one exception in practice.
+# What signal handlers raised while the main thread was in the library.
 _raised_by_handlers: list[BaseException] = []
 
 
@@ -119,8 +119,13 @@ def check(status: int) -> None:
 
 
 def _raise(status: int) -> None:
-    if _raised_by_handlers and threading.current_thread() is threading.main_thread():
-        raise _raised_by_handlers.pop(0) from None
+    if threading.current_thread() is threading.main_thread():
+        raised = _raised_by_handlers[:1]
+        _raised_by_handlers.clear()  # a second Ctrl-C meant the same call
+        if lib.py_take_interruption() and not raised:
+            raised = [KeyboardInterrupt()]  # the second of two signals interrupted _remember
+        if raised:
+            raise raised[0] from None
     if status:
         raise last_error(status)
 

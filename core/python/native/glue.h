@@ -163,9 +163,20 @@ static int32_t py_request_descriptor(bp_request* request) {
 static pthread_t py_main_thread;
 static int32_t py_handle_signals(void);
 
+static int32_t py_has_interrupted; /* used on the main thread only */
+
 static int32_t py_interrupted(void* ctx) {
   (void)ctx;
-  return pthread_equal(pthread_self(), py_main_thread) ? py_handle_signals() : 0;
+  if (!pthread_equal(pthread_self(), py_main_thread) || py_handle_signals() == 0) return 0;
+  py_has_interrupted = 1;
+  return 1;
+}
+
+/* Whether a call of the main thread was interrupted since this was last asked. */
+static int32_t py_take_interruption(void) {
+  const int32_t has_interrupted = py_has_interrupted;
+  py_has_interrupted = 0;
+  return has_interrupted;
 }
 
 /* `main_thread`: the ident that Python's threading has for it, which is its pthread_t. 0: no hook. */
