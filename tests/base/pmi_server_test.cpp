@@ -31,6 +31,10 @@ class Client {
     pollfd polled = {fd_.get(), POLLIN, 0};
     return ::poll(&polled, 1, 0) == 1 && (polled.revents & POLLHUP) != 0;
   }
+  bool is_at_end() {
+    char c = 0;
+    return ::recv(fd_.get(), &c, 1, MSG_DONTWAIT) == 0;
+  }
   void close() {
     fd_.reset();
     server_.serve();
@@ -108,6 +112,20 @@ TEST(PmiServer, ARankThatEndsWithoutMpiEndsTheBarriersOfTheOthers) {
   Client waiting(server, 1);
   waiting.ask("cmd=barrier_in");
   without.close();
+  EXPECT_TRUE(waiting.is_disconnected());
+}
+
+// The others are disconnected when its process has ended: until then they could be the first to fail.
+TEST(PmiServer, EndsTheConnectionOfARankThatAborts) {
+  PmiServer server("kvs", 1, 2);
+  Client aborting(server, 0);
+  Client waiting(server, 1);
+  waiting.ask("cmd=barrier_in");
+  EXPECT_FALSE(aborting.is_at_end());
+  aborting.say("cmd=abort exitcode=3\n");
+  EXPECT_TRUE(aborting.is_at_end());
+  EXPECT_FALSE(waiting.is_disconnected());
+  aborting.close();
   EXPECT_TRUE(waiting.is_disconnected());
 }
 

@@ -50,6 +50,14 @@ TEST(Run, MpichStartsInItsRanks) {
   EXPECT_EQ(count_lines(alone.out, "[1] rank 0 of 1: the ranks add up to 0"), 1U) << alone.out << alone.err;
 }
 
+// MPI_Abort waits for the launcher to end the rank.
+TEST(Run, MpichAborts) {
+  if (std::string(BACKPLANE_TEST_HYDRA).empty()) GTEST_SKIP() << "MPICH is not installed";
+  const Outcome outcome = run({"run", "-n", "2", BACKPLANE_TEST_MPICH_RANK, "abort"});
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.err, "application called MPI_Abort")) << outcome.err;
+}
+
 TEST(Run, PassesOptionsToTheProgram) {
   EXPECT_EQ(run({"run", "-n1", "echo", "-n", "--timeout", "list"}).out, "--timeout list");
   EXPECT_EQ(run({"run", "--nproc=1", "--no-prefix", "--", "printf", "%s|", "--", "-x"}).out, "--|-x|");

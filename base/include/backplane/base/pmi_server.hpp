@@ -142,7 +142,10 @@ class PmiServer {
       finish_barrier();
     } else if (command == "finalize") {
       reply(rank, "cmd=finalize_ack rc=0");
-    } else if (command != "abort") {  // the process ends after it, with a code of its own
+    } else if (command == "abort") {
+      // The client waits until it is killed or the connection ends, and then ends with its own code.
+      ::shutdown(rank.fd.get(), SHUT_WR);
+    } else {
       reply(rank, "cmd=" + command + "_result rc=-1 msg=unsupported");
     }
   }
