@@ -169,7 +169,9 @@ class Launcher {
     set("BACKPLANE_STORE_HOSTED", "1");
     set("BACKPLANE_JOB_ID", job_id_);
     if (!options_.backend.empty()) set("BACKPLANE_BACKEND", options_.backend);
-    for (const char* const name : {"PMI_FD", "PMI_RANK", "PMI_SIZE"}) ::unsetenv(name);  // of the parent's launcher
+    for (const char* const name : {"PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "JSM_JSRUN_PORT"}) {
+      ::unsetenv(name);  // of the parent's launcher
+    }
   }
   [[noreturn]] static void run_function(const RankFunction& function, int report) {
     int code = 0;

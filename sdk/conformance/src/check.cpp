@@ -62,7 +62,14 @@ class Suite {
  private:
   RunSettings run_settings(int32_t ranks) const {
     const bool one_process = (facts_.flags & BP_BACKEND_ONE_PROCESS) != 0;
-    return {ranks, one_process, report_.seed, settings_.timeout_scale, settings_.on_device, settings_.in_child};
+    const bool one_world = (facts_.flags & BP_BACKEND_ONE_WORLD) != 0;
+    return {ranks,
+            one_process,
+            report_.seed,
+            settings_.timeout_scale,
+            settings_.on_device,
+            settings_.in_child,
+            one_world ? settings_.pmix_server : ""};
   }
 
   void describe() {

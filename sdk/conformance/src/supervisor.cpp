@@ -13,7 +13,9 @@
 #include <system_error>
 #include <utility>
 
+#include "backplane/base/host.hpp"
 #include "backplane/base/pmi_server.hpp"
+#include "backplane/base/pmix_server.hpp"
 #include "backplane/base/subprocess.hpp"
 #include "child.hpp"
 #include "network.hpp"
@@ -78,11 +80,20 @@ class Supervisor {
   bool start() {
     try {
       pmi_.emplace("kvs", 1, settings_.ranks);
+      if (!settings_.pmix_server.empty()) start_pmix();
       return start_ranks();
-    } catch (const std::system_error& e) {
+    } catch (const std::runtime_error& e) {
       outcomes_.harness_errors.push_back(fmt::format("cannot start a rank: {}", e.what()));
       return false;
     }
+  }
+
+  void start_pmix() {
+    base::PmixServer::Job job;
+    job.name = base::PmixServer::random_name();
+    job.hosts = {base::host_name()};
+    job.ranks_per_host = settings_.ranks;
+    pmix_.emplace(settings_.pmix_server, job);
   }
 
   bool start_ranks() {
@@ -107,6 +118,7 @@ class Supervisor {
       child.process = base::Subprocess::fork([this, &members, is_extra, &channel, &output, &pmi]() -> int {
         pmi_.reset();
         if (pmi) offer_pmi(members.front(), pmi.get());
+        pmix_.reset();
         run_in_child(members, is_extra, channel.write.get(), output.write.get());
       });
     }
@@ -129,6 +141,8 @@ class Supervisor {
     ::setenv("PMI_FD", std::to_string(fd).c_str(), 1);
     ::setenv("PMI_RANK", std::to_string(rank).c_str(), 1);
     ::setenv("PMI_SIZE", std::to_string(settings_.ranks).c_str(), 1);
+    if (!pmix_) return;
+    for (const auto& [name, value] : pmix_->variables(rank)) ::setenv(name.c_str(), value.c_str(), 1);
   }
 
   [[noreturn]] void run_in_child(const std::vector<int32_t>& members, bool is_extra, int channel, int output) {
@@ -322,6 +336,7 @@ class Supervisor {
     if (!ended) return;
     const int status = *ended;
     child.reaped = true;
+    if (pmix_ && child.members.front() < settings_.ranks) pmix_->rank_ended(child.members.front());
     listen(child);
     read_output(child);
     if (child.killed) return;
@@ -362,7 +377,8 @@ class Supervisor {
   const RunSettings settings_;
   World* const world_;
   std::optional<NetworkHolder> network_;
-  std::optional<base::PmiServer> pmi_;  // empty in the ranks
+  std::optional<base::PmiServer> pmi_;    // empty in the ranks
+  std::optional<base::PmixServer> pmix_;  // likewise; and where none is used
   std::vector<Child> children_;
   std::vector<ptrdiff_t> frozen_;  // indices of children that are stopped indefinitely
   Nanoseconds deadline_ = 0;

@@ -27,6 +27,7 @@ struct RunSettings {
   double timeout_scale = 1;
   bool on_device = false;                           // see Settings
   std::function<void(int32_t rank)> in_child = {};  // see Settings
+  std::string pmix_server = {};                     // empty: none is started
 };
 
 Outcomes run_case(const Case& which, const Subject& subject, const RunSettings& settings);

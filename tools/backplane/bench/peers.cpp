@@ -26,14 +26,12 @@ constexpr const char* kGloo = "raw-gloo";
 constexpr const char* kTorch = "torch";
 constexpr std::chrono::nanoseconds kImportTime = std::chrono::seconds(60);  // of torch, from a slow disk
 
-// The path relative to the command: bin/backplane, libexec/backplane/bench_openmpi.
 std::string driver(const std::string& peer, const std::string& file, const std::string& needs) {
+  const std::string path = libexec_path(file);
   std::error_code error;
-  const fs::path command = fs::read_symlink("/proc/self/exe", error);
-  const fs::path path = command.parent_path().parent_path() / "libexec" / "backplane" / file;
-  if (fs::exists(path, error)) return path.string();
+  if (fs::exists(path, error)) return path;
   throw Failure(kNotFound, fmt::format("the driver of {} is missing at {}; build Backplane with {} installed", peer,
-                                       path.string(), needs));
+                                       path, needs));
 }
 
 std::string installed(const std::string& program, const std::string& package) {

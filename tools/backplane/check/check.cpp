@@ -19,6 +19,7 @@
 #include "common/failure.hpp"
 #include "common/subprocess.hpp"
 #include "common/table.hpp"
+#include "run/pmix.hpp"
 #include "run/rank_environment.hpp"
 
 namespace backplane::tool {
@@ -182,6 +183,7 @@ int check(const CheckSettings& settings) {
   suite.in_child = [](int32_t rank) {
     for (const auto& [name, value] : extra_variables(rank)) ::setenv(name.c_str(), value.c_str(), 1);
   };
+  suite.pmix_server = pmix_server();
   const FoundSubject found =
       find_subject(settings.subject, settings.backend, key_values(settings.options), settings.timeout_scale);
   if (!settings.output.empty()) write_report(settings.output, "");  // reports an unwritable file before the check

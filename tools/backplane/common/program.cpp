@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 #include "common/failure.hpp"
 
@@ -55,6 +57,12 @@ std::string find_program(const std::string& name) {
   if (!denied.empty()) refuse(denied, EACCES);
   throw Failure(kNotFound,
                 fmt::format("program '{}' not found in PATH; write ./{} for a file in this directory", name, name));
+}
+
+std::string libexec_path(const std::string& name) {
+  std::error_code ignored;
+  const std::filesystem::path command = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  return (command.parent_path().parent_path() / "libexec" / "backplane" / name).string();
 }
 
 std::string exec_failure(const std::string& path, int number) {

@@ -23,7 +23,13 @@ double seconds(std::chrono::nanoseconds duration) { return std::chrono::duration
 }  // namespace
 
 Launch::Launch(const Job& job, const Plan& plan, Signals& signals, Guard& guard, OnRankEnd on_rank_end)
-    : job_(job), plan_(plan), signals_(signals), guard_(guard), on_rank_end_(std::move(on_rank_end)), pmi_(job) {
+    : job_(job),
+      plan_(plan),
+      signals_(signals),
+      guard_(guard),
+      on_rank_end_(std::move(on_rank_end)),
+      pmi_(job),
+      pmix_(start_pmix(job, plan.pmix)) {
   ::clock_gettime(CLOCK_REALTIME_COARSE, &started_);
   raise_descriptor_limit();
 }
@@ -58,7 +64,8 @@ void Launch::start_rank(int local_rank) {
   command.path = plan_.path;
   command.arguments = plan_.arguments;
   const base::Descriptor pmi = plan_.offers_pmi ? pmi_.connect(local_rank) : base::Descriptor();
-  command.environment = rank_environment(job_, local_rank, pmi.get());
+  command.environment = rank_environment(job_, local_rank, pmi.get(),
+                                         pmix_ ? pmix_->variables(local_rank) : base::PmixServer::Variables());
   command.descriptor_limit = descriptor_limit_;
   if (pmi) command.descriptors[pmi.get()] = pmi.get();
   command.descriptors[0] = number == 0 ? input_.for_rank() : base::Command::kNullDevice;
@@ -180,6 +187,7 @@ void Launch::note_ended_ranks() {
     if (!how) continue;
     rank.ended = true;
     --running_;
+    if (pmix_) pmix_->rank_ended(rank.number);
     check_exit(rank, *how);
   }
   if (running_ == 0) finish_outputs();

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "run/line_relay.hpp"
 #include "run/output.hpp"
 #include "run/pmi_service.hpp"
+#include "run/pmix.hpp"
 #include "run/rank_environment.hpp"
 #include "run/signals.hpp"
 #include "run/stdin_relay.hpp"
@@ -31,7 +33,8 @@ struct Plan {
   int output = 1;                    // standard output of ranks without a prefix
   int inherited = -1;                // a descriptor that the ranks inherit; -1 for none
   bool keep_going = false;           // a failed rank does not end the others
-  bool offers_pmi = true;            // MPI may start in the ranks
+  bool offers_pmi = true;            // MPICH and Intel MPI may start in the ranks
+  PmixUse pmix = PmixUse::kNo;       // Open MPI may
 };
 
 class Launch {
@@ -80,6 +83,7 @@ class Launch {
   Output err_{2};
   StdinRelay input_;
   PmiService pmi_;
+  const std::unique_ptr<base::PmixServer> pmix_;  // may be null
   std::vector<Rank> ranks_;
   std::deque<LineRelay> relays_;
   size_t running_ = 0;

@@ -53,7 +53,8 @@ std::map<std::string, std::string> extra_variables(int rank) {
   return variables;
 }
 
-std::vector<std::string> rank_environment(const Job& job, int local_rank, int pmi_fd) {
+std::vector<std::string> rank_environment(const Job& job, int local_rank, int pmi_fd,
+                                          const std::map<std::string, std::string>& pmix) {
   std::map<std::string, std::string> own = {{"MASTER_ADDR", job.master_addr},
                                             {"MASTER_PORT", std::to_string(job.master_port)},
                                             {"RANK", std::to_string(global_rank(job, local_rank))},
@@ -68,6 +69,7 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank, int pm
     own["PMI_RANK"] = own["RANK"];
     own["PMI_SIZE"] = own["WORLD_SIZE"];
   }
+  own.insert(pmix.begin(), pmix.end());
   if (!job.backend.empty()) own["BACKPLANE_BACKEND"] = job.backend;
   for (const auto& [name, value] : extra_variables(global_rank(job, local_rank))) own[name] = value;
   return base::environment_with(own);

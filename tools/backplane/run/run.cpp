@@ -24,6 +24,7 @@ struct RunSettings {
   bool keep_going = false;
   bool no_prefix = false;
   bool no_pmi = false;
+  bool pmix = false;
   std::string secret_file;
   bool secure = false;
 };
@@ -32,6 +33,7 @@ constexpr const char* kRunFooter = R"(
 Each rank gets MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK (the node),
 BACKPLANE_STORE_HOSTED and BACKPLANE_JOB_ID in its environment, and BACKPLANE_BACKEND with --backend. torch.distributed
 reads the same variables. With PMI_FD, PMI_RANK and PMI_SIZE, programs of MPICH and Intel MPI start as the same ranks.
+With --backend mpi (or BACKPLANE_BACKEND), or --pmix, those of Open MPI do too: a server of PMIx runs beside the ranks.
 Rank 0 inherits standard input; the other ranks read from /dev/null.
 
 With --secure or --secret-file (or BACKPLANE_SECRET_FILE) the ranks and the store authenticate each other and encrypt what
@@ -93,6 +95,7 @@ int run_job(RunSettings settings, const std::vector<std::string>& program) {
   plan.grace = nanoseconds(settings.grace);
   plan.keep_going = settings.keep_going;
   plan.offers_pmi = !settings.no_pmi;
+  if (!settings.no_pmi) plan.pmix = pmix_use(job, settings.pmix);
   plan.prefix = settings.tag_output || (job.ranks_per_node > 1 && !settings.no_prefix);
   // The same on all nodes: of their common settings only the port has a single spelling.
   if (job.job_id.empty()) job.job_id = job.nodes == 1 ? random_job_id() : fmt::format("run-{}", job.master_port);
@@ -150,8 +153,12 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& e
       ->check(CLI::Range(0.0, 1e9))
       ->option_text("SECONDS (5)");
   command->add_flag("--keep-going", settings->keep_going, "Do not end the other ranks if one fails");
-  command->add_flag("--no-pmi", settings->no_pmi,
-                    "Do not let MPI start as one world in the ranks: MPICH and Intel MPI start alone in each");
+  CLI::Option* pmix = command->add_flag(
+      "--pmix", settings->pmix, "Let Open MPI start as one world in the ranks, as with --backend mpi; one node only");
+  command
+      ->add_flag("--no-pmi", settings->no_pmi,
+                 "Do not let MPI start as one world in the ranks: each MPI starts alone in each")
+      ->excludes(pmix);
   CLI::Option* tag = command->add_flag("--tag-output", settings->tag_output,
                                        "Prefix each line of output with its rank even if there is only one rank");
   command

@@ -102,6 +102,9 @@ struct Settings {
   std::function<void(const Progress&)> on_progress = {};
   // Called first in each child process, with its rank, or the lowest of its ranks.
   std::function<void(int32_t rank)> in_child = {};
+  // The program backplane-pmix-server, so that Open MPI starts in the ranks of backends with BP_BACKEND_ONE_WORLD. Each
+  // start of ranks has one. Empty: none; MPIs that speak PMI-1 start in any case.
+  std::string pmix_server = {};
 };
 
 // Lists all cases, each with its rule and level and the verdict kSkipped. Runs none.

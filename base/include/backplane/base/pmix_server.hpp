@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The launcher's end of PMIx: Open MPI starts as one world in the processes that it serves. A program of its own,
+// backplane-pmix-server, holds libpmix and its thread. Linux only.
+#pragma once
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "deadline.hpp"
+#include "pmix_link.hpp"
+#include "subprocess.hpp"
+
+namespace backplane::base {
+
+// One host's part of a job with equally many ranks on each host, numbered host by host. Used by one thread. A copy made
+// by fork may only be destroyed.
+class PmixServer {
+ public:
+  using Variables = std::map<std::string, std::string>;
+  struct Job {
+    std::string name;                // the same on all hosts; who knows it may connect
+    std::vector<std::string> hosts;  // distinct
+    int32_t host = 0;                // the index of this one
+    int32_t ranks_per_host = 1;
+  };
+
+  // A name for a job of one host.
+  static std::string random_name() {
+    std::random_device entropy;
+    std::string name = "backplane";
+    for (int i = 0; i < 4; ++i) name += "-" + std::to_string(entropy());
+    return name;
+  }
+
+  // Starts the program at `path`. Blocks until it serves, at most 30 s. Throws std::runtime_error.
+  PmixServer(const std::string& path, const Job& job) : owner_(::getpid()) {
+    try {
+      start(path);
+      describe(job);
+      while (directory_.empty()) take(receive(Deadline::after(kStartNs)));
+      if (variables_.size() != static_cast<size_t>(job.ranks_per_host)) {
+        throw std::runtime_error(path + " is not of this version");
+      }
+    } catch (const PmixLink::Closed&) {
+      end();
+      throw std::runtime_error(path + " has ended before it served");
+    } catch (const std::exception&) {
+      end();
+      throw;
+    }
+  }
+
+  // Ends the program, also while ranks are connected. Waits for it, at most 10 s, and then kills it.
+  ~PmixServer() { end(); }
+  PmixServer(const PmixServer&) = delete;
+  PmixServer& operator=(const PmixServer&) = delete;
+
+  // What the rank needs in its environment.
+  const Variables& variables(int32_t local_rank) const { return variables_[static_cast<size_t>(local_rank)]; }
+
+  // The process of this rank has ended. If it had not started MPI, the MPI of the others fails.
+  void rank_ended(int32_t rank) {
+    try {
+      link_.send({"ended", std::to_string(rank)});
+    } catch (const PmixLink::Closed&) {
+      // The server has ended after an earlier one.
+    }
+  }
+
+ private:
+  static constexpr int64_t kStartNs = INT64_C(30) * 1'000'000'000;
+  static constexpr int64_t kEndNs = INT64_C(10) * 1'000'000'000;
+
+  void end() {
+    if (owner_ != ::getpid()) return;
+    link_.close();
+    if (process_) process_.wait(Deadline::after(kEndNs));
+    if (process_) process_.kill();
+    std::error_code ignored;
+    if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);  // if it was killed
+  }
+
+  void start(const std::string& path) {
+    int ends[2] = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+      throw std::system_error(errno, std::system_category(), "cannot open a socket pair");
+    }
+    const Descriptor theirs(ends[1]);
+    link_ = PmixLink(Descriptor(ends[0]));
+    Command command;
+    command.path = path;
+    command.arguments = {path};
+    command.environment = own_environment();
+    command.descriptors = {{STDIN_FILENO, theirs.get()}, {STDOUT_FILENO, Command::kNullDevice}};
+    process_ = Subprocess::spawn(std::move(command));
+    const int error = process_ ? process_.exec_error() : errno;
+    if (error != 0) throw std::runtime_error("cannot start " + path + ": " + std::strerror(error));
+  }
+
+  // Without what an outer launcher has set. The user's settings of libpmix, PMIX_MCA_*, stay.
+  static std::vector<std::string> own_environment() {
+    std::vector<std::string> result;
+    for (std::string& entry : environment_with({})) {
+      if (!entry.starts_with("PMIX_") || entry.starts_with("PMIX_MCA_")) result.push_back(std::move(entry));
+    }
+    return result;
+  }
+
+  void describe(const Job& job) {
+    link_.send({"name", job.name});
+    for (const std::string& host : job.hosts) link_.send({"host", host});
+    link_.send({"node", std::to_string(job.host)});
+    link_.send({"ranks", std::to_string(job.ranks_per_host)});
+    link_.send({"start", ""});
+  }
+
+  PmixLink::Message receive(const Deadline& deadline) {
+    while (!link_.has_message()) {
+      pollfd polled = {link_.fd(), POLLIN, 0};
+      const int ready = ::poll(&polled, 1, poll_timeout(deadline));
+      if (ready == 0) throw std::runtime_error("the PMIx server did not reply within 30 s");
+      if (ready > 0) link_.read();
+    }
+    return link_.receive();
+  }
+
+  void take(const PmixLink::Message& message) {
+    if (message.kind == "variable") {
+      const size_t equals = message.text.find('=');
+      unfinished_[message.text.substr(0, equals)] = message.text.substr(equals + 1);
+    } else if (message.kind == "rank") {
+      variables_.push_back(std::exchange(unfinished_, {}));
+    } else if (message.kind == "ready") {
+      directory_ = message.text;
+    } else if (message.kind == "error") {
+      throw std::runtime_error(message.text);
+    }
+  }
+
+  const pid_t owner_;
+  PmixLink link_{Descriptor()};
+  Subprocess process_;
+  std::vector<Variables> variables_;
+  Variables unfinished_;
+  std::string directory_;  // of temporary files
+};
+
+}  // namespace backplane::base

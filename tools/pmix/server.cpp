@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+namespace backplane::pmix {
+namespace {
+
+// Of the only server of this process: not all callbacks of libpmix carry a pointer of the caller.
+struct State {
+  OnFence on_fence;
+  uint32_t size = 0;  // ranks of the job
+  bool one_node = true;
+  std::mutex mutex;
+  std::set<uint32_t> connected;  // the ranks that have been
+};
+
+State& state() {
+  static State instance;
+  return instance;
+}
+
+void check(pmix_status_t status, const char* what) {
+  if (status == PMIX_SUCCESS || status == PMIX_OPERATION_SUCCEEDED) return;
+  throw std::runtime_error(std::string(what) + " failed: " + PMIx_Error_string(status));
+}
+
+// Calls `start` with a callback and waits until it has been called.
+template <typename Start>
+pmix_status_t wait_for(const Start& start) {
+  std::promise<pmix_status_t> done;
+  const auto on_done = [](pmix_status_t status, void* data) {
+    static_cast<std::promise<pmix_status_t>*>(data)->set_value(status);
+  };
+  const pmix_status_t status = start(static_cast<pmix_op_cbfunc_t>(on_done), &done);
+  return status == PMIX_SUCCESS ? done.get_future().get() : status;
+}
+
+pmix_proc_t process(const Job& job, uint32_t rank) {
+  pmix_proc_t result;
+  PMIX_LOAD_PROCID(&result, job.name.c_str(), rank);
+  return result;
+}
+
+pmix_status_t on_connected(const pmix_proc_t* who, void*, pmix_info_t*, size_t, pmix_op_cbfunc_t, void*) {
+  const std::lock_guard lock(state().mutex);
+  state().connected.insert(who->rank);
+  return PMIX_OPERATION_SUCCEEDED;
+}
+
+pmix_status_t on_finalized(const pmix_proc_t*, void*, pmix_op_cbfunc_t, void*) { return PMIX_OPERATION_SUCCEEDED; }
+
+// The rank ends with a code of its own after it, and the launcher ends the others.
+pmix_status_t on_abort(const pmix_proc_t*, void*, int, const char*, pmix_proc_t*, size_t, pmix_op_cbfunc_t, void*) {
+  return PMIX_OPERATION_SUCCEEDED;
+}
+
+// The data are malloc's, and this owns them.
+pmix_status_t on_fence(const pmix_proc_t* who, size_t count, const pmix_info_t* info, size_t info_count, char* data,
+                       size_t size, pmix_modex_cbfunc_t done, void* cookie) {
+  const std::unique_ptr<char, decltype(&std::free)> owner(data, &std::free);
+  // A rank that was in the fence has died.
+  for (size_t i = 0; i < info_count; ++i) {
+    if (!PMIX_CHECK_KEY(&info[i], PMIX_LOCAL_COLLECTIVE_STATUS)) continue;
+    if (info[i].value.data.status != PMIX_SUCCESS) return info[i].value.data.status;
+  }
+  if (state().one_node) return PMIX_OPERATION_SUCCEEDED;
+  const bool is_whole = count == state().size || (count == 1 && who[0].rank == PMIX_RANK_WILDCARD);
+  if (!is_whole) return PMIX_ERR_NOT_SUPPORTED;
+  state().on_fence({data, size}, [done, cookie](pmix_status_t status, std::string_view all) {
+    char* const copy = static_cast<char*>(std::malloc(std::max<size_t>(all.size(), 1)));
+    if (copy == nullptr) return done(PMIX_ERR_NOMEM, nullptr, 0, cookie, nullptr, nullptr);
+    std::memcpy(copy, all.data(), all.size());
+    done(status, copy, all.size(), cookie, &std::free, copy);
+  });
+  return PMIX_SUCCESS;
+}
+
+// Ranks put everything before the fence. What has not come with it does not exist.
+pmix_status_t on_direct_modex(const pmix_proc_t*, const pmix_info_t*, size_t, pmix_modex_cbfunc_t, void*) {
+  return PMIX_ERR_NOT_FOUND;
+}
+
+pmix_status_t on_register_events(pmix_status_t*, size_t, const pmix_info_t*, size_t, pmix_op_cbfunc_t, void*) {
+  return PMIX_OPERATION_SUCCEEDED;
+}
+
+pmix_status_t on_deregister_events(pmix_status_t*, size_t, pmix_op_cbfunc_t, void*) { return PMIX_OPERATION_SUCCEEDED; }
+
+// libpmix itself handles the files that a rank registers for removal, if there is such a function.
+pmix_status_t on_job_control(const pmix_proc_t*, const pmix_proc_t*, size_t, const pmix_info_t*, size_t,
+                             pmix_info_cbfunc_t, void*) {
+  return PMIX_ERR_NOT_SUPPORTED;
+}
+
+pmix_server_module_t functions() {
+  pmix_server_module_t table = {};
+  table.client_connected2 = on_connected;
+  table.client_finalized = on_finalized;
+  table.abort = on_abort;
+  table.fence_nb = on_fence;
+  table.direct_modex = on_direct_modex;
+  table.register_events = on_register_events;
+  table.deregister_events = on_deregister_events;
+  table.job_control = on_job_control;
+  return table;
+}
+
+}  // namespace
+
+Server::Server(Job job, const std::string& directory, OnFence on_fence) : job_(std::move(job)) {
+  state().on_fence = std::move(on_fence);
+  state().size = job_.size();
+  state().one_node = job_.hosts.size() == 1;
+  static pmix_server_module_t table = functions();
+  Attributes own;
+  own.add(PMIX_SERVER_TMPDIR, directory);
+  own.add(PMIX_SYSTEM_TMPDIR, directory);
+  own.add(PMIX_HOSTNAME, job_.hosts[job_.node]);
+  check(PMIx_server_init(&table, own.data(), own.size()), "PMIx_server_init");
+  Attributes attributes;
+  describe(job_, directory + "/job", &attributes);  // Open MPI removes it when it is empty
+  check(wait_for([this, &attributes](pmix_op_cbfunc_t done, void* data) {
+          return PMIx_server_register_nspace(job_.name.c_str(), static_cast<int>(job_.ranks_per_node),
+                                             attributes.data(), attributes.size(), done, data);
+        }),
+        "PMIx_server_register_nspace");
+  for (uint32_t i = 0; i < job_.ranks_per_node; ++i) {
+    const pmix_proc_t who = process(job_, job_.first_rank() + i);
+    check(wait_for([&who](pmix_op_cbfunc_t done, void* data) {
+            return PMIx_server_register_client(&who, ::getuid(), ::getgid(), nullptr, done, data);
+          }),
+          "PMIx_server_register_client");
+  }
+}
+
+Server::~Server() {
+  wait_for([this](pmix_op_cbfunc_t done, void* data) {
+    PMIx_server_deregister_nspace(job_.name.c_str(), done, data);
+    return PMIX_SUCCESS;
+  });
+  PMIx_server_finalize();
+}
+
+std::vector<std::string> Server::environment(uint32_t rank) const {
+  const pmix_proc_t who = process(job_, rank);
+  char** variables = nullptr;
+  check(PMIx_server_setup_fork(&who, &variables), "PMIx_server_setup_fork");
+  std::vector<std::string> result;
+  for (char** each = variables; each != nullptr && *each != nullptr; ++each) {
+    result.emplace_back(*each);
+    std::free(*each);
+  }
+  std::free(variables);
+  // Open MPI 4 takes a rank for a program without launcher unless it knows the launcher. By this variable it knows
+  // IBM's, which also serves PMIx and nothing else.
+  result.emplace_back("JSM_JSRUN_PORT=0");
+  return result;
+}
+
+bool Server::has_connected(uint32_t rank) const {
+  const std::lock_guard lock(state().mutex);
+  return state().connected.count(rank) != 0;
+}
+
+}  // namespace backplane::pmix
