@@ -11,12 +11,13 @@ namespace {
 constexpr uint64_t kSigned = BP_BIT(BP_BOOL) | BP_BIT(BP_I8) | BP_BIT(BP_I16) | BP_BIT(BP_I32) | BP_BIT(BP_I64);
 constexpr uint64_t kWhole = kSigned | BP_BIT(BP_U8) | BP_BIT(BP_U16) | BP_BIT(BP_U32) | BP_BIT(BP_U64);
 constexpr uint64_t kSignedOps = BP_BIT(BP_MIN) | BP_BIT(BP_MAX);
-constexpr uint64_t kWholeOps = BP_BIT(BP_SUM) | BP_BIT(BP_PROD) | BP_BIT(BP_BAND) | BP_BIT(BP_BOR) | BP_BIT(BP_BXOR);
+constexpr uint64_t kWholeOps = BP_BIT(BP_PROD) | BP_BIT(BP_BAND) | BP_BIT(BP_BOR) | BP_BIT(BP_BXOR);
 // MPI leaves open what the minimum of a NaN is, and how complex numbers are multiplied.
 constexpr uint64_t kReal = BP_BIT(BP_F32) | BP_BIT(BP_F64);
-constexpr uint64_t kRealOps = BP_BIT(BP_SUM) | BP_BIT(BP_PROD);
 constexpr uint64_t kComplex = BP_BIT(BP_C64) | BP_BIT(BP_C128);
-constexpr uint64_t kComplexOps = BP_BIT(BP_SUM);
+// Open MPI 4 adds integers of 8 and 16 bits with saturation where the processor has AVX.
+constexpr uint64_t kNarrow = BP_BIT(BP_I8) | BP_BIT(BP_I16) | BP_BIT(BP_U8) | BP_BIT(BP_U16);
+constexpr uint64_t kAdded = (kWhole & ~kNarrow) | kReal | kComplex;
 
 struct Mpi {
   static constexpr const char* id = "mpi";
@@ -52,20 +53,20 @@ struct Mpi {
       sdk::moves(BP_ALL_TO_ALLV),
       sdk::reduces(BP_REDUCE, kWhole, kWholeOps),
       sdk::reduces(BP_REDUCE, kSigned, kSignedOps),
-      sdk::reduces(BP_REDUCE, kReal, kRealOps),
-      sdk::reduces(BP_REDUCE, kComplex, kComplexOps),
+      sdk::reduces(BP_REDUCE, kReal, BP_BIT(BP_PROD)),
+      sdk::reduces(BP_REDUCE, kAdded, BP_BIT(BP_SUM)),
       sdk::reduces(BP_ALL_REDUCE, kWhole, kWholeOps),
       sdk::reduces(BP_ALL_REDUCE, kSigned, kSignedOps),
-      sdk::reduces(BP_ALL_REDUCE, kReal, kRealOps),
-      sdk::reduces(BP_ALL_REDUCE, kComplex, kComplexOps),
+      sdk::reduces(BP_ALL_REDUCE, kReal, BP_BIT(BP_PROD)),
+      sdk::reduces(BP_ALL_REDUCE, kAdded, BP_BIT(BP_SUM)),
       sdk::reduces(BP_REDUCE_SCATTER, kWhole, kWholeOps),
       sdk::reduces(BP_REDUCE_SCATTER, kSigned, kSignedOps),
-      sdk::reduces(BP_REDUCE_SCATTER, kReal, kRealOps),
-      sdk::reduces(BP_REDUCE_SCATTER, kComplex, kComplexOps),
+      sdk::reduces(BP_REDUCE_SCATTER, kReal, BP_BIT(BP_PROD)),
+      sdk::reduces(BP_REDUCE_SCATTER, kAdded, BP_BIT(BP_SUM)),
       sdk::reduces(BP_REDUCE_SCATTERV, kWhole, kWholeOps),
       sdk::reduces(BP_REDUCE_SCATTERV, kSigned, kSignedOps),
-      sdk::reduces(BP_REDUCE_SCATTERV, kReal, kRealOps),
-      sdk::reduces(BP_REDUCE_SCATTERV, kComplex, kComplexOps),
+      sdk::reduces(BP_REDUCE_SCATTERV, kReal, BP_BIT(BP_PROD)),
+      sdk::reduces(BP_REDUCE_SCATTERV, kAdded, BP_BIT(BP_SUM)),
   };
   static void probe(const sdk::Host& host) {
     if (host.get()->extension(host.get()->ctx, BP_EXT_PLAN) != nullptr) {

@@ -93,7 +93,9 @@ class Supervisor {
     job.name = base::PmixServer::random_name();
     job.hosts = {base::host_name()};
     job.ranks_per_host = settings_.ranks;
-    pmix_.emplace(settings_.pmix_server, job);
+    std::function<bool()> enter;
+    if (network_) enter = [this] { return network_->join(); };  // the ranks reach it over loopback
+    pmix_.emplace(settings_.pmix_server, job, enter);
   }
 
   bool start_ranks() {

@@ -41,6 +41,18 @@ class MpiTest : public testing::TestWithParam<const Mpi*> {
   Outcome run_ranks(const std::string& scenario, const std::map<std::string, std::string>& environment = {}) {
     return run_command(job(kRanks, scenario), environment);
   }
+  // Of Backplane's own commands, which serve PMI-1 and, if that is built, PMIx.
+  static bool can_start_ranks() {
+    return GetParam() == &kMpichLibrary || !std::string(BACKPLANE_TEST_PMIX_SERVER).empty();
+  }
+  static Setting library() {
+    return {{{"BACKPLANE_MPI_LIBRARY", GetParam() == &kOpenMpiLibrary ? "libmpi.so.40" : "libmpich.so.12"}}};
+  }
+  static Outcome check(const std::vector<std::string>& cases) {
+    std::vector<std::string> arguments = {"check", "mpi", "--ranks", "3", "--timeout-scale", "4"};
+    for (const std::string& one : cases) arguments.insert(arguments.end(), {"--filter", one});
+    return run(arguments, library());
+  }
   static void expect_passed(const Outcome& outcome) {
     for (int rank = 0; rank < kRanks; ++rank) {
       EXPECT_TRUE(contains(outcome.out, "rank " + std::to_string(rank) + " passed")) << outcome.out << outcome.err;
@@ -94,36 +106,35 @@ TEST_P(MpiTest, TheLibraryOfTheProgramIsUsedAndItsForkedChildIsRefused) {
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
 }
 
-// `backplane check` starts the ranks by PMI-1. Open MPI needs its own launcher.
-Outcome check_mpich(const std::vector<std::string>& cases) {
-  std::vector<std::string> arguments = {"check", "mpi", "--ranks", "3", "--timeout-scale", "4"};
-  for (const std::string& one : cases) arguments.insert(arguments.end(), {"--filter", one});
-  return run(arguments, {{{"BACKPLANE_MPI_LIBRARY", "libmpich.so.12"}}});
-}
-
 // A rank that has nothing to wait for makes no calls, but its peers need it: MPI moves data only inside its calls.
 TEST_P(MpiTest, OperationsProgressWithoutCalls) {
-  if (GetParam() != &kMpichLibrary) GTEST_SKIP() << "backplane check cannot start its ranks";
-  const Outcome outcome = check_mpich({"async.autonomous-progress", "async.notify-*", "p2p.order-kept"});
+  if (!can_start_ranks()) GTEST_SKIP() << "the PMIx server is not built";
+  const Outcome outcome = check({"async.autonomous-progress", "async.notify-*", "p2p.order-kept"});
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   EXPECT_TRUE(contains(outcome.out, " 0 skipped")) << outcome.out;
 }
 
 // MPICH would end the survivors in MPI_Finalize.
 TEST_P(MpiTest, ProcessesOutliveOnesThatDoNotFinaliseMpi) {
-  if (GetParam() != &kMpichLibrary) GTEST_SKIP() << "backplane check cannot start its ranks";
-  const Outcome outcome = check_mpich({"death.report", "death.clean-exit-told-apart"});
+  if (!can_start_ranks()) GTEST_SKIP() << "the PMIx server is not built";
+  const Outcome outcome = check({"death.report", "death.clean-exit-told-apart"});
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
 }
 
 TEST_P(MpiTest, RanksOfBackplaneRun) {
-  const bool is_open_mpi = GetParam() == &kOpenMpiLibrary;
-  if (is_open_mpi && std::string(BACKPLANE_TEST_PMIX_SERVER).empty()) GTEST_SKIP() << "the PMIx server is not built";
+  if (!can_start_ranks()) GTEST_SKIP() << "the PMIx server is not built";
   const Outcome outcome =
-      run({"run", "-n", "2", "--backend", "mpi", BACKPLANE_TEST_MPI_RANKS, "world", place_.file("run")},
-          {{{"BACKPLANE_MPI_LIBRARY", is_open_mpi ? "libmpi.so.40" : "libmpich.so.12"}}});
+      run({"run", "-n", "2", "--backend", "mpi", BACKPLANE_TEST_MPI_RANKS, "world", place_.file("run")}, library());
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
   EXPECT_TRUE(contains(outcome.out, "rank 1 passed")) << outcome.out;
+}
+
+// Open MPI 4 adds with saturation, MPICH 4.0 compares unsigned bytes as signed ones.
+TEST_P(MpiTest, ReductionsOfSmallIntegersAreThoseOfTheCore) {
+  if (!can_start_ranks()) GTEST_SKIP() << "the PMIx server is not built";
+  const Outcome outcome = check({"collectives.integer-overflow", "collectives.misaligned"});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, " 0 skipped")) << outcome.out;
 }
 
 // The launcher is not told that the ranks use the backend mpi.

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <random>
 #include <stdexcept>
@@ -46,10 +47,11 @@ class PmixServer {
     return name;
   }
 
-  // Starts the program at `path`. Blocks until it serves, at most 30 s. Throws std::runtime_error.
-  PmixServer(const std::string& path, const Job& job) : owner_(::getpid()) {
+  // Starts the program at `path`. Blocks until it serves, at most 30 s. Throws std::runtime_error. `enter`, if any, is
+  // called in the new process first, for instance to enter a namespace; then this process must have no other threads.
+  PmixServer(const std::string& path, const Job& job, const std::function<bool()>& enter = {}) : owner_(::getpid()) {
     try {
-      start(path);
+      start(path, enter);
       describe(job);
       while (directory_.empty()) take(receive(Deadline::after(kStartNs)));
       if (variables_.size() != static_cast<size_t>(job.ranks_per_host)) {
@@ -94,7 +96,7 @@ class PmixServer {
     if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);  // if it was killed
   }
 
-  void start(const std::string& path) {
+  void start(const std::string& path, const std::function<bool()>& enter) {
     int ends[2] = {-1, -1};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
       throw std::system_error(errno, std::system_category(), "cannot open a socket pair");
@@ -106,9 +108,26 @@ class PmixServer {
     command.arguments = {path};
     command.environment = own_environment();
     command.descriptors = {{STDIN_FILENO, theirs.get()}, {STDOUT_FILENO, Command::kNullDevice}};
+    if (enter) {
+      process_ = Subprocess::fork([&enter, &command, &theirs] { return execute(enter, command, theirs.get()); });
+      if (!process_) throw std::system_error(errno, std::system_category(), "cannot start a process");
+      return;
+    }
     process_ = Subprocess::spawn(std::move(command));
     const int error = process_ ? process_.exec_error() : errno;
     if (error != 0) throw std::runtime_error("cannot start " + path + ": " + std::strerror(error));
+  }
+
+  static int execute(const std::function<bool()>& enter, Command& command, int socket) {
+    if (!enter()) return 1;
+    std::vector<char*> environment;
+    for (std::string& each : command.environment) environment.push_back(each.data());
+    environment.push_back(nullptr);
+    char* const arguments[] = {command.path.data(), nullptr};
+    ::sigprocmask(SIG_SETMASK, &command.signal_mask, nullptr);
+    ::dup2(socket, STDIN_FILENO);
+    ::execve(command.path.c_str(), arguments, environment.data());
+    return 1;
   }
 
   // Without what an outer launcher has set. The user's settings of libpmix, PMIX_MCA_*, stay.
