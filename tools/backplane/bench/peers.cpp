@@ -30,8 +30,8 @@ std::string driver(const std::string& peer, const std::string& file, const std::
   const std::string path = libexec_path(file);
   std::error_code error;
   if (fs::exists(path, error)) return path;
-  throw Failure(kNotFound, fmt::format("the driver of {} is missing at {}; build Backplane with {} installed", peer,
-                                       path, needs));
+  throw Failure(kNotFound,
+                fmt::format("the driver of {} is missing at {}; build Backplane with {} installed", peer, path, needs));
 }
 
 std::string installed(const std::string& program, const std::string& package) {
