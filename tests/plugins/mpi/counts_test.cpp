@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages and collectives of more elements than an int counts, with a real MPI in this process alone. Most tests lower
+// Messages and collectives of more elements than an int counts, with an MPI in this process alone. Most tests lower
 // the limit instead of using gigabytes. BACKPLANE_MPI_LIBRARY names the library.
 #include <gtest/gtest.h>
 

@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Collectives: each rank sends all that others need at once, and is complete once it has what it needs.
+// Collectives: each rank sends all that others need at once, and is complete once it has what it needs. Compiled twice:
+// large_counts.cpp makes the functions with the suffix _c.
 #include <cstring>
 
 #include "commands.hpp"
 
-#define MPI_FUNCTION __attribute__((visibility("default"))) int
+#ifndef STUB_SUFFIXED
+#define STUB_SUFFIXED(name) name
+using Count = int;
+#endif
+#define STUB_TEXT(name) #name
+#define STUB_TEXT_OF(name) STUB_TEXT(name)
+// The definition of an exported function, and its name.
+#define MPI_FUNCTION(name) __attribute__((visibility("default"))) int STUB_SUFFIXED(name)
+#define MPI_NAME(name) STUB_TEXT_OF(STUB_SUFFIXED(name))
 
 using namespace stub;
 
@@ -18,17 +27,17 @@ struct Layout {
   std::vector<std::pair<const void*, size_t>> numbers = {};  // arrays, and the size of their elements
 };
 
-template <typename Count>
-Layout equal(Count count, Handle type) {
+template <typename Number>
+Layout equal(Number count, Handle type) {
   const size_t bytes = static_cast<size_t>(count) * size_of(type);
   return {[bytes](int rank) { return static_cast<size_t>(rank) * bytes; }, [bytes](int /*rank*/) { return bytes; }};
 }
-template <typename Count, typename Displacement>
-Layout blocks(const Count* counts, const Displacement* displs, Handle type) {
+template <typename Number>
+Layout blocks(const Number* counts, const Number* displs, Handle type) {
   const size_t unit = size_of(type);
   return {[displs, unit](int rank) { return static_cast<size_t>(displs[rank]) * unit; },
           [counts, unit](int rank) { return static_cast<size_t>(counts[rank]) * unit; },
-          {{counts, sizeof(Count)}, {displs, sizeof(Displacement)}}};
+          {{counts, sizeof(Number)}, {displs, sizeof(Number)}}};
 }
 
 const std::byte* at(const void* data, size_t offset) { return static_cast<const std::byte*>(data) + offset; }
@@ -160,8 +169,8 @@ int reduce_scatter(const char* function, const void* in, void* out, const std::f
   });
 }
 
-template <typename Count>
-size_t bytes(Count count, Handle type) {
+template <typename Number>
+size_t bytes(Number count, Handle type) {
   return static_cast<size_t>(count) * size_of(type);
 }
 
@@ -169,82 +178,87 @@ size_t bytes(Count count, Handle type) {
 
 extern "C" {
 
-MPI_FUNCTION MPI_Ibarrier(Handle comm, Handle* request) {
-  return begin("MPI_Ibarrier", comm, -1, request, [](Request& r) {
-    send_to_all(r, nullptr, 0);
-    for (int rank = 0; rank < ranks(r); ++rank) r.receive(rank, nullptr, 0);
-    return kSuccess;
-  });
+MPI_FUNCTION(MPI_Ibcast)(void* data, Count count, Handle type, int root, Handle comm, Handle* request) {
+  return broadcast(MPI_NAME(MPI_Ibcast), data, bytes(count, type), type, root, comm, request);
 }
 
-MPI_FUNCTION MPI_Ibcast(void* data, int count, Handle type, int root, Handle comm, Handle* request) {
-  return broadcast("MPI_Ibcast", data, bytes(count, type), type, root, comm, request);
+MPI_FUNCTION(MPI_Ireduce)
+(const void* in, void* out, Count count, Handle type, Handle op, int root, Handle comm, Handle* request) {
+  return reduce(MPI_NAME(MPI_Ireduce), in, out, bytes(count, type), type, op, root, comm, request);
 }
 
-MPI_FUNCTION MPI_Ireduce(const void* in, void* out, int count, Handle type, Handle op, int root, Handle comm,
-                         Handle* request) {
-  return reduce("MPI_Ireduce", in, out, bytes(count, type), type, op, root, comm, request);
+MPI_FUNCTION(MPI_Iallreduce)
+(const void* in, void* out, Count count, Handle type, Handle op, Handle comm, Handle* request) {
+  return all_reduce(MPI_NAME(MPI_Iallreduce), in, out, bytes(count, type), type, op, comm, request);
 }
 
-MPI_FUNCTION MPI_Iallreduce(const void* in, void* out, int count, Handle type, Handle op, Handle comm,
-                            Handle* request) {
-  return all_reduce("MPI_Iallreduce", in, out, bytes(count, type), type, op, comm, request);
-}
-
-MPI_FUNCTION MPI_Igather(const void* in, int in_count, Handle type, void* out, int out_count, Handle out_type, int root,
-                         Handle comm, Handle* request) {
-  return gather("MPI_Igather", in, bytes(in_count, type), type, out, equal(out_count, out_type), root, comm, request);
-}
-
-MPI_FUNCTION MPI_Igatherv(const void* in, int in_count, Handle type, void* out, const int* counts, const int* displs,
-                          Handle out_type, int root, Handle comm, Handle* request) {
-  return gather("MPI_Igatherv", in, bytes(in_count, type), type, out, blocks(counts, displs, out_type), root, comm,
+MPI_FUNCTION(MPI_Igather)
+(const void* in, Count in_count, Handle type, void* out, Count out_count, Handle out_type, int root, Handle comm,
+ Handle* request) {
+  return gather(MPI_NAME(MPI_Igather), in, bytes(in_count, type), type, out, equal(out_count, out_type), root, comm,
                 request);
 }
 
-MPI_FUNCTION MPI_Iscatter(const void* in, int in_count, Handle type, void* out, int out_count, Handle out_type,
-                          int root, Handle comm, Handle* request) {
-  return scatter("MPI_Iscatter", in, equal(in_count, type), type, out, bytes(out_count, out_type), root, comm, request);
+MPI_FUNCTION(MPI_Igatherv)
+(const void* in, Count in_count, Handle type, void* out, const Count* counts, const Count* displs, Handle out_type,
+ int root, Handle comm, Handle* request) {
+  return gather(MPI_NAME(MPI_Igatherv), in, bytes(in_count, type), type, out, blocks(counts, displs, out_type), root,
+                comm, request);
 }
 
-MPI_FUNCTION MPI_Iscatterv(const void* in, const int* counts, const int* displs, Handle type, void* out, int out_count,
-                           Handle out_type, int root, Handle comm, Handle* request) {
-  return scatter("MPI_Iscatterv", in, blocks(counts, displs, type), type, out, bytes(out_count, out_type), root, comm,
+MPI_FUNCTION(MPI_Iscatter)
+(const void* in, Count in_count, Handle type, void* out, Count out_count, Handle out_type, int root, Handle comm,
+ Handle* request) {
+  return scatter(MPI_NAME(MPI_Iscatter), in, equal(in_count, type), type, out, bytes(out_count, out_type), root, comm,
                  request);
 }
 
-MPI_FUNCTION MPI_Iallgather(const void* in, int in_count, Handle type, void* out, int out_count, Handle out_type,
-                            Handle comm, Handle* request) {
-  return all_gather("MPI_Iallgather", in, bytes(in_count, type), type, out, equal(out_count, out_type), comm, request);
+MPI_FUNCTION(MPI_Iscatterv)
+(const void* in, const Count* counts, const Count* displs, Handle type, void* out, Count out_count, Handle out_type,
+ int root, Handle comm, Handle* request) {
+  return scatter(MPI_NAME(MPI_Iscatterv), in, blocks(counts, displs, type), type, out, bytes(out_count, out_type), root,
+                 comm, request);
 }
 
-MPI_FUNCTION MPI_Iallgatherv(const void* in, int in_count, Handle type, void* out, const int* counts, const int* displs,
-                             Handle out_type, Handle comm, Handle* request) {
-  return all_gather("MPI_Iallgatherv", in, bytes(in_count, type), type, out, blocks(counts, displs, out_type), comm,
+MPI_FUNCTION(MPI_Iallgather)
+(const void* in, Count in_count, Handle type, void* out, Count out_count, Handle out_type, Handle comm,
+ Handle* request) {
+  return all_gather(MPI_NAME(MPI_Iallgather), in, bytes(in_count, type), type, out, equal(out_count, out_type), comm,
                     request);
 }
 
-MPI_FUNCTION MPI_Ireduce_scatter_block(const void* in, void* out, int count, Handle type, Handle op, Handle comm,
-                                       Handle* request) {
+MPI_FUNCTION(MPI_Iallgatherv)
+(const void* in, Count in_count, Handle type, void* out, const Count* counts, const Count* displs, Handle out_type,
+ Handle comm, Handle* request) {
+  return all_gather(MPI_NAME(MPI_Iallgatherv), in, bytes(in_count, type), type, out, blocks(counts, displs, out_type),
+                    comm, request);
+}
+
+MPI_FUNCTION(MPI_Ireduce_scatter_block)
+(const void* in, void* out, Count count, Handle type, Handle op, Handle comm, Handle* request) {
   return reduce_scatter(
-      "MPI_Ireduce_scatter_block", in, out, [=](int /*rank*/) { return bytes(count, type); }, type, op, comm, request);
+      MPI_NAME(MPI_Ireduce_scatter_block), in, out, [=](int /*rank*/) { return bytes(count, type); }, type, op, comm,
+      request);
 }
 
-MPI_FUNCTION MPI_Ireduce_scatter(const void* in, void* out, const int* counts, Handle type, Handle op, Handle comm,
-                                 Handle* request) {
+MPI_FUNCTION(MPI_Ireduce_scatter)
+(const void* in, void* out, const Count* counts, Handle type, Handle op, Handle comm, Handle* request) {
   return reduce_scatter(
-      "MPI_Ireduce_scatter", in, out, [=](int rank) { return bytes(counts[rank], type); }, type, op, comm, request);
+      MPI_NAME(MPI_Ireduce_scatter), in, out, [=](int rank) { return bytes(counts[rank], type); }, type, op, comm,
+      request);
 }
 
-MPI_FUNCTION MPI_Ialltoall(const void* in, int in_count, Handle type, void* out, int out_count, Handle out_type,
-                           Handle comm, Handle* request) {
-  return all_to_all("MPI_Ialltoall", in, equal(in_count, type), type, out, equal(out_count, out_type), comm, request);
+MPI_FUNCTION(MPI_Ialltoall)
+(const void* in, Count in_count, Handle type, void* out, Count out_count, Handle out_type, Handle comm,
+ Handle* request) {
+  return all_to_all(MPI_NAME(MPI_Ialltoall), in, equal(in_count, type), type, out, equal(out_count, out_type), comm,
+                    request);
 }
 
-MPI_FUNCTION MPI_Ialltoallv(const void* in, const int* in_counts, const int* in_displs, Handle type, void* out,
-                            const int* out_counts, const int* out_displs, Handle out_type, Handle comm,
-                            Handle* request) {
-  return all_to_all("MPI_Ialltoallv", in, blocks(in_counts, in_displs, type), type, out,
+MPI_FUNCTION(MPI_Ialltoallv)
+(const void* in, const Count* in_counts, const Count* in_displs, Handle type, void* out, const Count* out_counts,
+ const Count* out_displs, Handle out_type, Handle comm, Handle* request) {
+  return all_to_all(MPI_NAME(MPI_Ialltoallv), in, blocks(in_counts, in_displs, type), type, out,
                     blocks(out_counts, out_displs, out_type), comm, request);
 }
 }

@@ -368,4 +368,14 @@ MPI_FUNCTION MPI_Type_free(Handle* type) {
   const std::lock_guard lock(w.mutex);
   return w.types.erase(value_of(*type)) == 0 ? kBadType : kSuccess;
 }
+
+MPI_FUNCTION MPI_Ibarrier(Handle comm, Handle* request) {
+  return begin("MPI_Ibarrier", comm, -1, request, [](Request& r) {
+    for (int rank = 0; rank < r.comm->size(); ++rank) {
+      r.send(rank, nullptr, 0);
+      r.receive(rank, nullptr, 0);
+    }
+    return kSuccess;
+  });
+}
 }
