@@ -61,8 +61,8 @@ World::World(const Library& library, bool alone) : file_(library.file), api_(mak
     if (!alone && !has_launcher(library.abi)) {
       throw sdk::Failure(
           BP_UNSUPPORTED,
-          "mpi: no launcher of MPI has started this process; start the ranks with 'backplane run -n N --backend mpi "
-          "PROGRAM', or with 'mpirun -n N PROGRAM' of " +
+          "mpi: no launcher of MPI has started this process; start the ranks, on one node with 'backplane run -n N "
+          "--backend mpi PROGRAM', on any number with 'mpirun -n N PROGRAM' of " +
               api_->version());
     }
     if (library.abi != AbiKind::kOpenMpi) check_launcher_connection();  // its launcher has connections of its own

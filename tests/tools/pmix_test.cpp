@@ -52,8 +52,9 @@ TEST_F(PmixTest, OpenMpiStartsInTheRanks) {
   expect_nothing_left(outcome);
   const Outcome named = run_ranks({"--backend", "mpi?native=false"}, "");
   EXPECT_EQ(count_lines(named.out, "[1] rank 1 of 3: the ranks add up to 3"), 1U) << named.out << named.err;
-  const Outcome alone = run_ranks({"--backend", "mpi", "--no-pmi"}, "");
-  EXPECT_EQ(count_lines(alone.out, "[1] rank 0 of 1: the ranks add up to 0"), 1U) << alone.out << alone.err;
+  const Outcome alone =
+      run({"run", "-n", "1", "--backend", "mpi", "--no-pmi", BACKPLANE_TEST_OPEN_MPI_RANK}, setting());
+  EXPECT_TRUE(contains(alone.out, "shared memory in /dev/shm\nrank 0 of 1")) << alone.out << alone.err;
 }
 
 TEST_F(PmixTest, AJobWithinAJobIsAWorldOfItsOwn) {
@@ -95,6 +96,13 @@ TEST_F(PmixTest, TheJobOfAnotherLauncherIsLeftAlone) {
   EXPECT_TRUE(contains(refused.err, "PMIX_NAMESPACE is set")) << refused.err;
   const Outcome kept = run({"run", "-n", "1", "--backend", "mpi", "sh", "-c", "echo $PMIX_NAMESPACE"}, outer);
   EXPECT_EQ(kept.out, "prterun-1\n") << kept.err;
+}
+
+TEST_F(PmixTest, SeveralNodesAreRefused) {
+  const Outcome outcome = run({"run", "-n", "1", "--nnodes", "2", "--node-rank", "0", "--master-addr", "127.0.0.1",
+                               "--master-port", "1", "--pmix", "true"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_TRUE(contains(outcome.err, "--pmix is for jobs on one node")) << outcome.err;
 }
 
 TEST_F(PmixTest, AServerThatCannotStartIsNamed) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -128,7 +129,10 @@ Server::Server(Job job, const std::string& directory, OnFence on_fence) : job_(s
   own.add(PMIX_HOSTNAME, job_.hosts[job_.node]);
   check(PMIx_server_init(&table, own.data(), own.size()), "PMIx_server_init");
   Attributes attributes;
-  describe(job_, directory + "/job", &attributes);  // Open MPI removes it when it is empty
+  // Open MPI removes an empty directory at its end, and its ranks may fail if they make the same one at once.
+  const std::string of_job = directory + "/job";
+  std::filesystem::create_directory(of_job);
+  describe(job_, of_job, &attributes);
   check(wait_for([this, &attributes](pmix_op_cbfunc_t done, void* data) {
           return PMIx_server_register_nspace(job_.name.c_str(), static_cast<int>(job_.ranks_per_node),
                                              attributes.data(), attributes.size(), done, data);

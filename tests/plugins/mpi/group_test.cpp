@@ -143,7 +143,7 @@ TEST_P(MpiTest, RanksThatOpenMpiCannotStartInSayHowToStartThem) {
   const Outcome outcome = run({"run", "-n", "2", BACKPLANE_TEST_MPI_RANKS, "world", place_.file("run")},
                               {{{"BACKPLANE_MPI_LIBRARY", "libmpi.so.40"}}});
   EXPECT_NE(outcome.code, 0);
-  EXPECT_TRUE(contains(outcome.out, "start the ranks with 'backplane run -n N --backend mpi PROGRAM'")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "on one node with 'backplane run -n N --backend mpi PROGRAM'")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "'mpirun -n N PROGRAM' of Open MPI")) << outcome.out;
 }
 
