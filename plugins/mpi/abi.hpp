@@ -61,6 +61,8 @@ struct MpichAbi {
   static constexpr int tag_ub = 0x64400001;
   static constexpr intptr_t in_place = -1;
   static constexpr int thread_multiple = 3;
+  static constexpr int first_process_failure = -1;  // ULFM is not used
+  static constexpr int last_process_failure = -1;
   static constexpr size_t error_text_size = 512;
   static constexpr size_t version_text_size = 8192;
 };
@@ -87,6 +89,8 @@ struct OpenMpiAbi {
   static constexpr int tag_ub = 0;
   static constexpr intptr_t in_place = 1;
   static constexpr int thread_multiple = 3;
+  static constexpr int first_process_failure = 75;  // MPI_ERR_PROC_FAILED, ..._PENDING, MPI_ERR_REVOKED of 5.0
+  static constexpr int last_process_failure = 77;
   static constexpr size_t error_text_size = 256;
   static constexpr size_t version_text_size = 256;
 };
@@ -109,6 +113,8 @@ struct StandardAbi {
   static constexpr int tag_ub = 501;
   static constexpr intptr_t in_place = 1;
   static constexpr int thread_multiple = 4096;
+  static constexpr int first_process_failure = -1;  // ULFM is not used
+  static constexpr int last_process_failure = -1;
   static constexpr size_t error_text_size = 512;
   static constexpr size_t version_text_size = 8192;
 };

@@ -55,6 +55,9 @@ class ApiOf final : public Api {
   ApiOf(const Library& library, int max_int_count)
       : max_int_count_(max_int_count), predefined_(predefined_of<Abi>(library)), f_(library), narrow_(library, "") {
     if (library.has("MPI_Ialltoallv_c")) wide_.emplace(library, "_c");
+    if (std::is_same_v<Abi, OpenMpiAbi> && is_ulfm_enabled() && library.has("MPIX_Comm_get_failed")) {
+      failures_.emplace(library);
+    }
   }
 
   const char* abi() const override { return Abi::name; }
@@ -119,7 +122,29 @@ class ApiOf final : public Api {
   void progress() override {
     int found = 0;
     Status status{};
-    call("MPI_Iprobe", f_.iprobe, Abi::any_source, kGuaranteedTag, predefined_[kWorld], &found, &status);
+    const Handle world = predefined_[kWorld];
+    const int code = f_.iprobe(Abi::any_source, kGuaranteedTag, world, &found, &status);
+    if (code == 0 || !failures_) return check("MPI_Iprobe", code);
+    failures_->failure_ack(world);  // without that, later probes fail before they move anything
+  }
+
+  bool survives_failures() const override { return failures_.has_value(); }
+  void revoke(Comm comm) override {
+    if (failures_) call("MPIX_Comm_revoke", failures_->revoke, of(comm));
+  }
+  int failed_rank(Comm comm) override {
+    if (!failures_) return -1;
+    Members failed(f_.group_free);
+    Members all(f_.group_free);
+    call("MPIX_Comm_get_failed", failures_->get_failed, of(comm), &failed.handle);
+    call("MPI_Comm_group", f_.comm_group, of(comm), &all.handle);
+    int count = 0;
+    call("MPI_Group_size", failures_->group_size, failed.handle, &count);
+    if (count == 0) return -1;
+    const int first = 0;
+    int rank = -1;
+    call("MPI_Group_translate_ranks", failures_->group_translate_ranks, failed.handle, 1, &first, all.handle, &rank);
+    return rank;
   }
 
   Request isend(const void* data, uint64_t bytes, int peer, int tag, Comm comm) override {
@@ -203,7 +228,9 @@ class ApiOf final : public Api {
     f_.error_string(code, text.data(), &size);
     text.resize(static_cast<size_t>(size));
     for (char& c : text) c = c == '\n' ? ' ' : c;
-    throw sdk::Failure(BP_INTERNAL, std::string("mpi: ") + name + " failed: " + text, -1, code);
+    const bool is_lost = failures_ && code >= Abi::first_process_failure && code <= Abi::last_process_failure;
+    throw sdk::Failure(is_lost ? BP_PEER_LOST : BP_INTERNAL, std::string("mpi: ") + name + " failed: " + text, -1,
+                       code);
   }
   bool flag(int (*function)(int*)) const {
     int value = 0;
@@ -309,6 +336,7 @@ class ApiOf final : public Api {
   const Functions<Abi> f_;
   const CollectiveFunctions<Abi, int> narrow_;
   std::optional<CollectiveFunctions<Abi, int64_t>> wide_;  // of MPI 4
+  std::optional<FailureFunctions<Abi>> failures_;          // if they are in use
   bool serves_all_threads_ = false;
 };
 

@@ -81,6 +81,13 @@ class Api {
   virtual Comm create(std::span<const int> world_ranks, int tag) = 0;
   virtual Comm duplicate(Comm comm) = 0;
   virtual void free(Comm comm) = 0;
+  // Whether MPI survives the death of processes (ULFM). Operations that need one then fail with BP_PEER_LOST, and
+  // MPI_Finalize does not wait for it.
+  virtual bool survives_failures() const = 0;
+  // Ends the operations of the communicator on all its members. Does nothing without ULFM.
+  virtual void revoke(Comm comm) = 0;
+  // The lowest rank whose process has failed, as far as MPI knows; else -1.
+  virtual int failed_rank(Comm comm) = 0;
   // Lets MPI move what it holds.
   virtual void progress() = 0;
 

@@ -54,6 +54,27 @@ struct CollectiveFunctions {
   }
 };
 
+// Tolerance of failed processes (ULFM).
+template <typename Abi>
+struct FailureFunctions {
+  using Handle = typename Abi::Handle;
+
+  int (*revoke)(Handle);
+  int (*failure_ack)(Handle);
+  int (*get_failed)(Handle, Handle*);
+  int (*group_size)(Handle, int*);
+  int (*group_translate_ranks)(Handle, int, const int*, Handle, int*);
+
+  // Throws BP_UNSUPPORTED if one is missing.
+  explicit FailureFunctions(const Library& library) {
+    library.find("MPIX_Comm_revoke", revoke);
+    library.find("MPIX_Comm_failure_ack", failure_ack);
+    library.find("MPIX_Comm_get_failed", get_failed);
+    library.find("MPI_Group_size", group_size);
+    library.find("MPI_Group_translate_ranks", group_translate_ranks);
+  }
+};
+
 template <typename Abi>
 struct Functions {
   using Handle = typename Abi::Handle;

@@ -164,17 +164,20 @@ Group::~Group() {
   }
 }
 
+std::unique_ptr<Operation> Group::start(const bp_op& op) {
+  try {
+    if (op.kind == BP_SEND) return start_send(state_, op);
+    if (op.kind == BP_RECV) return start_receive(state_, op);
+    return start_collective(state_, op);
+  } catch (const sdk::Failure& failure) {
+    throw state_.with_rank(failure);
+  }
+}
+
 std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   state_.failure.check();
   state_.world.orphans().reap(state_.api());
-  std::unique_ptr<Operation> operation;
-  if (op.kind == BP_SEND) {
-    operation = start_send(state_, op);
-  } else if (op.kind == BP_RECV) {
-    operation = start_receive(state_, op);
-  } else {
-    operation = start_collective(state_, op);
-  }
+  std::unique_ptr<Operation> operation = start(op);
   if ((op.flags & BP_OP_SYNC) == 0) {
     state_.world.progress().add(*operation);
     return operation;
@@ -189,7 +192,18 @@ void Group::abort(const sdk::Failure& why) noexcept {
     if (!is_rank || processes_[static_cast<size_t>(why.peer_rank())] == 0) state_.world.report_lost_elsewhere();
   }
   state_.failure.raise_by_core(why);
+  if (why.status() == BP_PEER_LOST) revoke();
   state_.world.progress().hurry();
+}
+
+// MPI then ends the requests that were given up, and their memory is freed. Other ranks lose the group as well.
+void Group::revoke() noexcept {
+  try {
+    state_.api().revoke(state_.user);
+    state_.api().revoke(state_.internal);
+  } catch (const std::exception&) {
+    // The requests keep their memory.
+  }
 }
 
 std::span<const bp_capability* const> Group::capabilities() const noexcept {

@@ -30,6 +30,9 @@ class Group final : public sdk::ProcessGroup {
 
   Group(World& world, const sdk::Context& context, Members&& members);
 
+  std::unique_ptr<Operation> start(const bp_op& op);
+  void revoke() noexcept;
+
   const World::Use use_;
   const bool native_;                   // collectives by MPI
   const std::vector<pid_t> processes_;  // of the members on this host; 0 for those of others

@@ -154,6 +154,11 @@ bool has_launcher(AbiKind abi) {
   return has_pmi && (abi != AbiKind::kOpenMpi || is_set("SLURM_JOB_ID"));  // Open MPI speaks PMI only to Slurm
 }
 
+bool is_ulfm_enabled() {
+  const char* const value = std::getenv("OMPI_MCA_mpi_ft_enable");
+  return value != nullptr && (std::string(value) == "1" || std::string(value) == "true");
+}
+
 void check_launcher_connection() {
   const char* const text = std::getenv("PMI_FD");
   if (text == nullptr) return;

@@ -39,6 +39,9 @@ void prepare(const Library& library);
 // Whether a launcher has started this process that an MPI with this ABI understands, by its environment.
 bool has_launcher(AbiKind abi);
 
+// Whether Open MPI was started with --with-ft ulfm.
+bool is_ulfm_enabled();
+
 // Throws BP_UNSUPPORTED if the launcher of PMI-1 has closed its connection: MPI would end the process.
 void check_launcher_connection();
 

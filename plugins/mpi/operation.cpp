@@ -13,6 +13,15 @@ constexpr int kPolls = 64;
 
 }  // namespace
 
+sdk::Failure GroupState::with_rank(const sdk::Failure& failure) const {
+  if (failure.status() != BP_PEER_LOST || failure.peer_rank() >= 0) return failure;
+  try {
+    return {BP_PEER_LOST, failure.what(), api().failed_rank(user), failure.native_code()};
+  } catch (const std::exception&) {
+    return failure;
+  }
+}
+
 bool Operation::wait(int64_t timeout_ns) {
   if (poll()) return true;
   if (timeout_ns == 0) return false;
@@ -75,7 +84,7 @@ void Operation::poll_once(bool finds_messages) {
     }
   } catch (const sdk::Failure& failure) {
     give_up();  // MPI may still use the memory
-    settle(failure);
+    settle(group_.with_rank(failure));
   }
 }
 

@@ -38,6 +38,8 @@ struct GroupState {
   base::SpinPolicy spin{std::chrono::milliseconds(2)};
 
   Api& api() const { return world.api(); }
+  // A failure that MPI has reported, with the lost rank if MPI knows it.
+  sdk::Failure with_rank(const sdk::Failure& failure) const;
 };
 
 class Operation : public sdk::Work {

@@ -137,6 +137,7 @@ void World::add_processes(std::span<const pid_t> processes) {
 }
 
 bool World::is_incomplete() {
+  if (api_->survives_failures()) return false;
   const std::lock_guard lock(processes_mutex_);
   return has_lost_elsewhere_ || !std::all_of(processes_.begin(), processes_.end(), is_alive);
 }
