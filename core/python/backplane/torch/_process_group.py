@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A torch.distributed.ProcessGroup over a group of Backplane."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._C import _distributed_c10d
+
+from backplane._buffers import View, ViewList, require_same_dtype
+from backplane._distributed import create_group
+from backplane._errors import InvalidError, UnsupportedError, check
+from backplane._group import ProcessGroup
+from backplane._native import ffi, lib
+from backplane._types import Kind, ReduceOp, nanoseconds
+from backplane.torch import Options
+from backplane.torch._meeting import meet
+from backplane.torch._tensors import Tensors
+from backplane.torch._torch_work import TorchWork
+
+_Base: Any = _distributed_c10d.ProcessGroup  # whose methods and their types differ between versions of torch
+_NONE = View(2, ffi.NULL, 0)
+_INHERIT: int = lib.BP_INHERIT_TIMEOUT
+_ZERO = datetime.timedelta(0)
+
+
+def create(options: Any, pg_options: Any) -> TorchProcessGroup:
+    """Creates the group that torch describes in `options`. Blocks until all its ranks have called it."""
+    if pg_options is not None and not isinstance(pg_options, (str, Options)):
+        kind = type(pg_options)
+        raise TypeError(f"`pg_options` is a {kind.__module__}.{kind.__qualname__}; pass backplane.torch.Options")
+    backend = pg_options.backend if isinstance(pg_options, Options) else pg_options
+    members = list(options.global_ranks_in_group)
+    rank, size = options.group_rank, options.group_size
+    init_method = meet(options.store, rank, members, size, options.timeout)
+    name = "world" if not members else "ranks " + ",".join(map(str, members[:8])) + ",..." * (len(members) > 8)
+    group = create_group(backend or None, init_method, options.timeout, size, rank, group_name=name)
+    return TorchProcessGroup(group, rank, size)
+
+
+class TorchProcessGroup(_Base):  # type: ignore[misc]
+    """The group. torch calls its methods, on lists of tensors and with objects of options."""
+
+    def __init__(self, group: ProcessGroup, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self.group = group  # the backplane.ProcessGroup: abort, trace, shrink
+        self._handle = group._handle
+        self._size = size
+        self._rank = rank
+        self._sequence = 0
+        self._name = ""
+
+    # ---- What torch asks about the group
+
+    def getBackendName(self) -> str:
+        return "backplane"
+
+    def name(self) -> str:
+        return "backplane"
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return False
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def shutdown(self) -> None:
+        self.group.destroy()
+
+    def abort(self) -> None:
+        self.group.abort()
+
+    # ---- Collectives
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> TorchWork:
+        return self._all_reduce([_one("tensors", tensors)], opts)
+
+    def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> TorchWork:
+        return self._all_reduce(list(tensors), opts)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> TorchWork:
+        tensor = _one("tensors", tensors)
+        held = Tensors()
+        view = held.input(tensor) if self._rank == _root(opts) else held.output(tensor)
+        return self._run(Kind.BROADCAST, held, _NONE, view, 0, _root(opts), opts, [tensor])
+
+    def reduce(self, tensors: Any, opts: Any = None) -> TorchWork:
+        tensor = _one("tensors", tensors)
+        held, op = Tensors(), _reduce_op(opts)
+        of = held.input(_scaled(tensor, opts))
+        to = held.output(tensor) if self._rank == _root(opts) else _NONE
+        return self._run(Kind.REDUCE, held, of, to, op, _root(opts), opts, [tensor])
+
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
+        outputs, tensor = _one_list("output_tensors", output_tensors), _one("input_tensors", input_tensors)
+        held = Tensors()
+        to = held.list("output_tensors", outputs, self._size, True)
+        return self._run_list(Kind.ALL_GATHER, held, held.input(tensor), _NONE, None, to, 0, 0, opts, outputs)
+
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> TorchWork:
+        held = Tensors()
+        return self._run(Kind.ALL_GATHER, held, held.input(input), held.output(output), 0, 0, opts, [output])
+
+    def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> TorchWork:
+        """`output_lists[i]` has one tensor per rank for `input_list[i]`."""
+        held = Tensors()
+        work = TorchWork(held, [tensor for outputs in output_lists for tensor in outputs])
+        for outputs, tensor in zip(output_lists, input_list):
+            to = held.list("output_lists", outputs, self._size, True)
+            self._submit_list(work, Kind.ALL_GATHER, held.input(tensor), _NONE, None, to, 0, 0, opts)
+        return work.submitted()
+
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> TorchWork:
+        held = Tensors()
+        work = TorchWork(held, list(outputs))
+        for output, tensor in zip(outputs, inputs):
+            self._submit(work, Kind.ALL_GATHER, held.input(tensor), held.output(output), 0, 0, opts)
+        return work.submitted()
+
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
+        tensor, root = _one("input_tensors", input_tensors), _root(opts)
+        held, to = Tensors(), None
+        outputs: list[torch.Tensor] = []
+        if self._rank == root:
+            outputs = _one_list("output_tensors", output_tensors)
+            to = held.list("output_tensors", outputs, self._size, True)
+        return self._run_list(Kind.GATHER, held, held.input(tensor), _NONE, None, to, 0, root, opts, outputs)
+
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
+        tensor, root = _one("output_tensors", output_tensors), _root(opts)
+        held, of = Tensors(), None
+        if self._rank == root:
+            of = held.list("input_tensors", _one_list("input_tensors", input_tensors), self._size, False)
+        return self._run_list(Kind.SCATTER, held, _NONE, held.output(tensor), of, None, 0, root, opts, [tensor])
+
+    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
+        tensor = _one("output_tensors", output_tensors)
+        inputs = [_scaled(each, opts) for each in _one_list("input_tensors", input_tensors)]
+        held, op = Tensors(), _reduce_op(opts)
+        of = held.list("input_tensors", inputs, self._size, False)
+        return self._run_list(Kind.REDUCE_SCATTER, held, _NONE, held.output(tensor), of, None, op, 0, opts, [tensor])
+
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> TorchWork:
+        return self.reduce_scatter_tensor_coalesced([output], [input], opts)
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> TorchWork:
+        held, op = Tensors(), _reduce_op(opts)
+        work = TorchWork(held, list(outputs))
+        for output, tensor in zip(outputs, inputs):
+            of = held.input(_scaled(tensor, opts))
+            self._submit(work, Kind.REDUCE_SCATTER, of, held.output(output), op, 0, opts)
+        return work.submitted()
+
+    def alltoall_base(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
+        opts: Any = None,
+    ) -> TorchWork:
+        """Split sizes are lengths along the first dimension; without any, all blocks have one size."""
+        held = Tensors()
+        to, of = held.output(output), held.input(input)
+        if not output_split_sizes and not input_split_sizes:
+            return self._run(Kind.ALL_TO_ALL, held, of, to, 0, 0, opts, [output])
+        in_counts = _block_counts("input", input, input_split_sizes, self._size)
+        out_counts = _block_counts("output", output, output_split_sizes, self._size)
+        return self._run_v(held, of, in_counts, to, out_counts, opts, [output])
+
+    def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
+        """One tensor per rank, of any sizes."""
+        for name, tensors in (("output_tensors", output_tensors), ("input_tensors", input_tensors)):
+            if len(tensors) != self._size:
+                raise InvalidError(f"`{name}` has {len(tensors)} tensors; it must have one per rank, {self._size}")
+        given = torch.cat([tensor.detach().reshape(-1) for tensor in input_tensors])
+        blocks = torch.empty(sum(tensor.numel() for tensor in output_tensors), dtype=output_tensors[0].dtype)
+        in_counts = [tensor.numel() for tensor in input_tensors]
+        out_counts = [tensor.numel() for tensor in output_tensors]
+        held = Tensors()
+        of, to = held.input(given), held.output(blocks)
+        begin = 0
+        for tensor in output_tensors:
+            held.copy_later(tensor, blocks[begin : begin + tensor.numel()].view(tensor.shape))
+            begin += tensor.numel()
+        return self._run_v(held, of, in_counts, to, out_counts, opts, list(output_tensors))
+
+    def barrier(self, opts: Any = None) -> TorchWork:
+        return self._run(Kind.BARRIER, Tensors(), _NONE, _NONE, 0, 0, opts, [])
+
+    # ---- Messages
+
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> TorchWork:
+        held = Tensors()
+        view = held.input(_one("tensors", tensors))
+        work = TorchWork(held, [])
+        check(lib.py_send(self._handle, *view, dstRank, _tag(tag), _INHERIT, work.slot()))
+        return work.submitted()
+
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> TorchWork:
+        tensor = _one("tensors", tensors)
+        held = Tensors()
+        view = held.output(tensor)
+        work = TorchWork(held, [tensor])
+        check(lib.py_recv(self._handle, *view, srcRank, _tag(tag), _INHERIT, ffi.NULL, work.slot()))
+        return work.submitted()
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> TorchWork:
+        return self.recv(tensors, -1, tag)
+
+    # ---- Implementation
+
+    def _all_reduce(self, tensors: list[torch.Tensor], opts: Any) -> TorchWork:
+        held, op = Tensors(), _reduce_op(opts)
+        work = TorchWork(held, tensors)
+        for tensor in tensors:
+            to = held.output(tensor)
+            scaled = _scaled(tensor, opts)
+            self._submit(work, Kind.ALL_REDUCE, to if scaled is tensor else held.input(scaled), to, op, 0, opts)
+        return work.submitted()
+
+    def _run(
+        self, kind: int, held: Tensors, of: View, to: View, op: int, root: int, opts: Any, results: list[torch.Tensor]
+    ) -> TorchWork:
+        work = TorchWork(held, results)
+        self._submit(work, kind, of, to, op, root, opts)
+        return work.submitted()
+
+    def _submit(self, work: TorchWork, kind: int, of: View, to: View, op: int, root: int, opts: Any) -> None:
+        if of is not _NONE and to is not _NONE:
+            require_same_dtype("input", of, "output", to)
+        self._sequence += 1
+        dtype = to.dtype if of is _NONE else of.dtype
+        arguments = *of[1:], *to[1:], _limit(opts)
+        check(lib.py_run(self._handle, kind, dtype, op, root, *arguments, work.slot()))
+
+    def _run_list(
+        self,
+        kind: int,
+        held: Tensors,
+        of: View,
+        to: View,
+        inputs: ViewList | None,
+        outputs: ViewList | None,
+        op: int,
+        root: int,
+        opts: Any,
+        results: list[torch.Tensor],
+    ) -> TorchWork:
+        work = TorchWork(held, results)
+        self._submit_list(work, kind, of, to, inputs, outputs, op, root, opts)
+        return work.submitted()
+
+    def _submit_list(
+        self,
+        work: TorchWork,
+        kind: int,
+        of: View,
+        to: View,
+        inputs: ViewList | None,
+        outputs: ViewList | None,
+        op: int,
+        root: int,
+        opts: Any,
+    ) -> None:
+        given = [view for view in (of, to) if view is not _NONE]
+        given += [each.views[0] for each in (inputs, outputs) if each is not None]
+        for view in given:
+            require_same_dtype("input", given[0], "output", view)
+        self._sequence += 1
+        pointers: list[Any] = [ffi.NULL if each is None else each.buffers for each in (inputs, outputs)]
+        arguments = *of[1:], *to[1:], *pointers, _limit(opts)
+        check(lib.py_run_list(self._handle, kind, given[0].dtype, op, root, *arguments, work.slot()))
+
+    def _run_v(
+        self,
+        held: Tensors,
+        of: View,
+        in_counts: list[int],
+        to: View,
+        out_counts: list[int],
+        opts: Any,
+        results: list[torch.Tensor],
+    ) -> TorchWork:
+        require_same_dtype("input", of, "output", to)
+        work = TorchWork(held, results)
+        self._sequence += 1
+        arguments = of.dtype, *of[1:], in_counts, *to[1:], out_counts, _limit(opts)
+        check(lib.py_run_v(self._handle, *arguments, work.slot()))
+        return work.submitted()
+
+
+def _one(name: str, tensors: Any) -> torch.Tensor:
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise InvalidError(f"`{name}` has {len(tensors)} tensors; pass one")
+    found: torch.Tensor = tensors[0]
+    return found
+
+
+def _one_list(name: str, lists: Any) -> list[torch.Tensor]:
+    """The list of tensors, one per rank, that torch hands over in a list."""
+    if lists and isinstance(lists[0], torch.Tensor):
+        return list(lists)
+    if len(lists) != 1:
+        raise InvalidError(f"`{name}` has {len(lists)} lists of tensors; pass one")
+    return list(lists[0])
+
+
+def _limit(opts: Any) -> int:
+    timeout = getattr(opts, "timeout", None)
+    return _INHERIT if timeout is None or timeout < _ZERO else nanoseconds(timeout)
+
+
+def _root(opts: Any) -> int:
+    return opts if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
+
+
+def _torch_op(opts: Any) -> Any:
+    return getattr(opts, "reduceOp", opts)
+
+
+def _reduce_op(opts: Any) -> int:
+    if opts is None:
+        return ReduceOp.SUM
+    op = _torch_op(opts)
+    name = getattr(op, "op", op).name
+    if name == "PREMUL_SUM":
+        return ReduceOp.SUM
+    if name not in ReduceOp.__members__:
+        raise UnsupportedError(f"the backend has no reduce operation {name}")
+    return ReduceOp[name]
+
+
+def _scaled(tensor: torch.Tensor, opts: Any) -> torch.Tensor:
+    """The tensor, multiplied by the factor of PREMUL_SUM, the operation that has one."""
+    op = _torch_op(opts)
+    if op is None or getattr(op, "op", op).name != "PREMUL_SUM":
+        return tensor
+    state = op.__getstate__()
+    if not state:
+        raise UnsupportedError(f"torch {torch.__version__} does not tell the factor of PREMUL_SUM; multiply, and sum")
+    scaled: torch.Tensor = tensor.detach() * state[1]
+    return scaled
+
+
+def _tag(tag: int) -> int:
+    if not 0 <= tag < 1 << 32:
+        raise InvalidError(f"the tag is {tag}; tags are 0 to 2**32 - 1")
+    return tag
+
+
+def _block_counts(name: str, tensor: torch.Tensor, sizes: Sequence[int], world_size: int) -> list[int]:
+    """Elements of each rank's block."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not sizes:
+        if rows % world_size != 0:
+            raise InvalidError(f"`{name}` has {rows} rows, which {world_size} ranks cannot share; pass split sizes")
+        sizes = [rows // world_size] * world_size
+    if len(sizes) != world_size or sum(sizes) != rows or min(sizes) < 0:
+        raise InvalidError(
+            f"the split sizes of `{name}` are {list(sizes)}; they must be {world_size} lengths that add up to {rows}"
+        )
+    row = tensor.numel() // rows if rows else 0
+    return [size * row for size in sizes]

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations in flight, as torch sees them."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import select
+import threading
+from typing import Any, Callable
+
+import torch
+from torch._C import _distributed_c10d
+
+from backplane._errors import BackplaneError, last_error
+from backplane._native import lib
+from backplane._work import Work
+from backplane.torch._tensors import Tensors
+
+_Base: Any = _distributed_c10d.Work
+
+# torch 1.x forgets the Python side of a Work that only C++ holds. Those that nobody has waited for are kept here.
+_MUST_KEEP = torch.__version__.startswith("1.")
+_MOST_KEPT = 64
+_kept: dict[int, TorchWork] = {}
+
+
+class TorchWork(_Base):  # type: ignore[misc]
+    """One or several operations on tensors, which end together."""
+
+    def __init__(self, tensors: Tensors, results: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._parts: list[Work] = []
+        self._tensors = tensors
+        self._results = results
+        self._lock = threading.Lock()
+        self._future: Any = None
+        if _MUST_KEEP:
+            _kept[id(self)] = self
+            while len(_kept) > _MOST_KEPT:
+                _kept.pop(next(iter(_kept)), None)
+
+    def slot(self) -> Any:
+        """Where the next operation is submitted."""
+        part = Work(self._tensors)
+        self._parts.append(part)
+        return part._slot
+
+    def submitted(self) -> TorchWork:
+        if self._tensors.has_copies:
+            self._watch(self._finish_quietly)  # results must arrive also if nobody waits
+        return self
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        """Blocks until the operation has ended; raises its failure. `timeout` of 0 or less: the operation's own."""
+        if _MUST_KEEP:
+            _kept.pop(id(self), None)
+        limit = timeout if timeout is not None and timeout > datetime.timedelta(0) else None
+        for part in self._parts:
+            part.wait(limit)
+        self._finish()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        if not all(part.is_completed() for part in self._parts):
+            return False
+        self._finish_quietly()
+        return True
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BackplaneError | None:
+        """The failure of an operation that has ended, else None."""
+        return next((error for error in (part.exception() for part in self._parts) if error is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that were written."""
+        return self._results
+
+    def source_rank(self) -> int:
+        """The group's rank that sent what a receive got."""
+        return self._parts[0].source_rank()
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """A future that has the result once the operation has ended."""
+        with self._lock:
+            is_new = self._future is None
+            if is_new:
+                self._future = torch.futures.Future()
+        if is_new:
+            self._watch(self._set_future)
+        if _MUST_KEEP:
+            _kept.pop(id(self), None)
+        return self._future
+
+    def _finish(self) -> None:
+        if self._tensors.has_copies:
+            with self._lock:
+                self._tensors.copy_back()
+
+    def _finish_quietly(self) -> None:
+        if self.exception() is None:
+            self._finish()
+
+    def _set_future(self) -> None:
+        error = self.exception()
+        if error is not None:
+            self._future.set_exception(error)
+            return
+        self._finish()
+        self._future.set_result(self._results)
+
+    def _watch(self, ended: Callable[[], None]) -> None:
+        """Calls `ended` when all parts have ended, at once or on the thread of the watcher."""
+        for part in self._parts:
+            if not part.is_completed():
+                _watcher().add(part, lambda: self._watch(ended))
+                return
+        ended()
+
+
+class _Watcher:
+    """A thread that waits for the end of operations that have a future."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        threading.Thread(target=self._run, name="backplane-futures", daemon=True).start()
+
+    def add(self, part: Work, ended: Callable[[], None]) -> None:
+        descriptor = lib.py_request_descriptor(part._request)
+        if descriptor < 0:
+            raise last_error(lib.py_error().status)
+        self._callbacks[descriptor] = ended
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def _run(self) -> None:
+        while True:
+            for descriptor, _ in self._epoll.poll():
+                self._epoll.unregister(descriptor)
+                ended = self._callbacks.pop(descriptor)
+                os.close(descriptor)
+                ended()
+
+
+_watcher_lock = threading.Lock()
+_the_watcher: _Watcher | None = None
+
+
+def _watcher() -> _Watcher:
+    global _the_watcher
+    with _watcher_lock:
+        if _the_watcher is None:
+            _the_watcher = _Watcher()
+        return _the_watcher
+
+
+def _forget() -> None:
+    global _the_watcher, _watcher_lock
+    _the_watcher, _watcher_lock = None, threading.Lock()  # the thread is the parent's
+    _kept.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
