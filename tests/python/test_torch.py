@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of torch.distributed over the backend of backplane.torch."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from support import LIMIT
+
+
+def run_torch(program: str, size: int, **variables: str) -> list[subprocess.CompletedProcess[str]]:
+    """Runs a file of this folder on `size` ranks, which torch's own launcher could have started."""
+    folder = pathlib.Path(__file__).parent
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    processes = []
+    for rank in range(size):
+        environment = {
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        }
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, program],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    deadline = time.monotonic() + LIMIT
+    ended = []
+    try:
+        for process in processes:
+            output, _ = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
+            ended.append(subprocess.CompletedProcess(program, process.returncode, output))
+    finally:
+        for process in processes:
+            process.kill()  # nothing if it has ended
+            process.wait()
+    return ended
+
+
+def test_operations_have_the_values_of_torch() -> None:
+    for rank, ended in enumerate(run_torch("torch_collectives.py", 4, BACKPLANE_BACKEND="shm")):
+        assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
+
+
+def test_a_killed_rank_is_named() -> None:
+    *survivors, killed = run_torch("torch_failures.py", 3)
+    assert killed.returncode == -signal.SIGKILL, killed.stdout
+    for rank, ended in enumerate(survivors):
+        assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
