@@ -85,8 +85,8 @@ Predefined reduction(uint32_t dtype, uint32_t reduce_op) {
   }
 }
 
-// One side of a collective: the program's buffer, and the copy on which MPI works, in which blocks follow each other.
-struct Side {
+// A buffer of the program's collective, and the copy on which MPI works, in which blocks follow each other.
+struct StagedBuffer {
   void set(const bp_op& op, const bp_buffer& buffer, const uint64_t* block_counts, const uint64_t* block_displs,
            int32_t world_size, const Unit& unit);
   void copy_in() const;
@@ -101,8 +101,8 @@ struct Side {
   Blocks::Numbers displs;         // of blocks in `copy`, in values
 };
 
-void Side::set(const bp_op& op, const bp_buffer& buffer, const uint64_t* block_counts, const uint64_t* block_displs,
-               int32_t world_size, const Unit& unit) {
+void StagedBuffer::set(const bp_op& op, const bp_buffer& buffer, const uint64_t* block_counts,
+                       const uint64_t* block_displs, int32_t world_size, const Unit& unit) {
   const uint64_t element = bp_dtype_size(op.dtype);
   data = static_cast<std::byte*>(buffer.data);
   bytes = buffer.count * element;
@@ -120,7 +120,7 @@ void Side::set(const bp_op& op, const bp_buffer& buffer, const uint64_t* block_c
   }
 }
 
-void Side::copy_in() const {
+void StagedBuffer::copy_in() const {
   if (sizes.empty() && bytes > 0) std::memcpy(copy, data, bytes);
   std::byte* to = copy;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -129,7 +129,7 @@ void Side::copy_in() const {
   }
 }
 
-void Side::copy_out() const {
+void StagedBuffer::copy_out() const {
   if (sizes.empty() && bytes > 0) std::memcpy(data, copy, bytes);
   const std::byte* from = copy;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -139,8 +139,8 @@ void Side::copy_out() const {
 }
 
 // Of all blocks together.
-uint64_t values_of(const Side& side) {
-  return side.counts.empty() ? 0 : static_cast<uint64_t>(side.counts.back() + side.displs.back());
+uint64_t values_of(const StagedBuffer& buffer) {
+  return buffer.counts.empty() ? 0 : static_cast<uint64_t>(buffer.counts.back() + buffer.displs.back());
 }
 
 // The number of elements that MPI is given: per rank, where blocks are equal.
@@ -174,7 +174,7 @@ class Collective final : public Operation {
       call.op = reduces ? reduction(op.dtype, op.reduce_op) : kSum;
       copy(op, unit, call);
     }
-    held_.front().request = group.api().start(call);
+    pending_.front().request = group.api().start(call);
   }
   ~Collective() override { end_now(); }
 
@@ -191,31 +191,31 @@ class Collective final : public Operation {
                                              " elements; the collectives of " + group_.api().version() +
                                              " count at most 2^31 - 1: split it, or use a library of MPI 4");
     }
-    HeldRequest& held = held_.front();
-    held.out = group_.pool->take(out_.bytes);
-    held.in = one_copy ? held.out : group_.pool->take(in_.bytes);
-    in_.copy = held.in.get();
-    out_.copy = held.out.get();
+    PendingRequest& pending = pending_.front();
+    pending.out = group_.pool->take(out_.bytes);
+    pending.in = one_copy ? pending.out : group_.pool->take(in_.bytes);
+    in_.copy = pending.in.get();
+    out_.copy = pending.out.get();
     if (op.kind != BP_BROADCAST || is_root) in_.copy_in();
     writes_ = op.kind != BP_BROADCAST || !is_root;
     call.in = in_.copy;
     call.out = out_.copy;
     if (in_.counts.empty() && out_.counts.empty()) return;
-    held.blocks = {std::move(in_.counts), std::move(in_.displs), std::move(out_.counts), std::move(out_.displs), {}};
-    call.blocks = &held.blocks;
+    pending.blocks = {std::move(in_.counts), std::move(in_.displs), std::move(out_.counts), std::move(out_.displs), {}};
+    call.blocks = &pending.blocks;
   }
 
   bool advance() override {
-    if (!group_.api().test(held_.front().request)) return false;
+    if (!group_.api().test(pending_.front().request)) return false;
     if (writes_) out_.copy_out();
     return true;
   }
-  void give_up() noexcept override { group_.world.orphans().add(held_); }
+  void give_up() noexcept override { group_.world.abandoned().add(pending_); }
 
-  Side in_;
-  Side out_;
+  StagedBuffer in_;
+  StagedBuffer out_;
   bool writes_ = false;
-  Held held_{1};
+  PendingRequests pending_{1};
 };
 
 }  // namespace

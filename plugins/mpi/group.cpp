@@ -20,8 +20,8 @@ namespace {
 
 constexpr uint64_t kPooledBytes = 64 << 20;
 
-// What a rank tells the others about its place in MPI's world.
-struct Place {
+// A rank's process in MPI's world, as it describes itself to the others.
+struct WorldMember {
   int rank = 0;
   int size = 0;
   std::string abi;
@@ -33,16 +33,16 @@ struct Place {
     return std::to_string(rank) + "\n" + std::to_string(size) + "\n" + abi + "\n" + job + "\n" + host + "\n" +
            std::to_string(process) + "\n";
   }
-  static Place parse(const std::string& text) {
-    Place place;
+  static WorldMember parse(const std::string& text) {
+    WorldMember member;
     std::istringstream lines(text);
-    lines >> place.rank >> place.size;
+    lines >> member.rank >> member.size;
     lines.ignore();
-    std::getline(lines, place.abi);
-    std::getline(lines, place.job);
-    std::getline(lines, place.host);
-    lines >> place.process;
-    return place;
+    std::getline(lines, member.abi);
+    std::getline(lines, member.job);
+    std::getline(lines, member.host);
+    lines >> member.process;
+    return member;
   }
 };
 
@@ -56,7 +56,7 @@ std::string process_space() {
 std::string key_of(int32_t rank) { return "mpi/" + std::to_string(rank); }
 
 // The failure names the rank that does not come, which the store does not know.
-std::string await_place(const sdk::Context& context, int32_t rank, const base::Deadline& deadline) {
+std::string await_member(const sdk::Context& context, int32_t rank, const base::Deadline& deadline) {
   try {
     return context.host.store_get(key_of(rank), deadline.left_ns());
   } catch (const sdk::Failure& why) {
@@ -72,14 +72,14 @@ sdk::Failure no_common_world(World& world, int32_t rank, const std::string& why)
           rank};
 }
 
-void check_same_world(World& world, const Place& own, int32_t rank, const Place& place) {
-  if (place.abi != own.abi) throw no_common_world(world, rank, "its MPI has the ABI of " + place.abi);
-  if (place.job != own.job) throw no_common_world(world, rank, "it belongs to another job of the launcher");
-  if (place.size != own.size) {
+void check_same_world(World& world, const WorldMember& own, int32_t rank, const WorldMember& member) {
+  if (member.abi != own.abi) throw no_common_world(world, rank, "its MPI has the ABI of " + member.abi);
+  if (member.job != own.job) throw no_common_world(world, rank, "it belongs to another job of the launcher");
+  if (member.size != own.size) {
     throw no_common_world(
-        world, rank, "its world has " + std::to_string(place.size) + " processes, not " + std::to_string(own.size));
+        world, rank, "its world has " + std::to_string(member.size) + " processes, not " + std::to_string(own.size));
   }
-  if (place.rank == own.rank) {
+  if (member.rank == own.rank) {
     throw no_common_world(world, rank, "both are rank " + std::to_string(own.rank) + " there");
   }
 }
@@ -97,19 +97,19 @@ constexpr auto kMessagesOnly = sdk::pointers(kMessages);
 }  // namespace
 
 struct Group::Members {
-  // Exchanges the ranks' places, and checks that they are in one world of MPI.
+  // Exchanges the descriptions of the processes, and checks that they are in one world of MPI.
   Members(World& world, const sdk::Context& context) {
-    const Place own{world.rank(), world.size(), world.api().abi(), launcher_job(), process_space(), ::getpid()};
+    const WorldMember own{world.rank(), world.size(), world.api().abi(), launcher_job(), process_space(), ::getpid()};
     context.host.store_set(key_of(context.rank), own.text());
     const base::Deadline deadline = base::Deadline::after(context.timeout_ns);
     for (int32_t rank = 0; rank < context.world_size; ++rank) {
-      Place place = own;
+      WorldMember member = own;
       if (rank != context.rank) {
-        place = Place::parse(await_place(context, rank, deadline));
-        check_same_world(world, own, rank, place);
+        member = WorldMember::parse(await_member(context, rank, deadline));
+        check_same_world(world, own, rank, member);
       }
-      world_ranks.push_back(place.rank);
-      processes.push_back(place.host == own.host ? place.process : 0);
+      world_ranks.push_back(member.rank);
+      processes.push_back(member.host == own.host ? member.process : 0);
     }
     std::vector<pid_t> known;
     std::copy_if(processes.begin(), processes.end(), std::back_inserter(known), [](pid_t pid) { return pid != 0; });
@@ -142,7 +142,7 @@ std::unique_ptr<Group> Group::start(const sdk::Context& context) {
                                            std::to_string(kMaxTag) +
                                            " is needed; use another MPI or another of its transports");
   }
-  world.orphans().reap(world.api());
+  world.abandoned().reap(world.api());
   Members members(world, context);
   members.user = world.api().create(members.world_ranks, creation_tag(context.name));
   members.internal = world.api().duplicate(members.user);
@@ -156,7 +156,7 @@ Group::~Group() {
   try {
     if (api.finalized() || state_.failure.raised()) return;
     for (int i = 0; i < kPolls; ++i) api.progress();
-    state_.world.orphans().reap(api);
+    state_.world.abandoned().reap(api);
     api.free(state_.internal);
     api.free(state_.user);
   } catch (const std::exception&) {
@@ -176,7 +176,7 @@ std::unique_ptr<Operation> Group::start(const bp_op& op) {
 
 std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   state_.failure.check();
-  state_.world.orphans().reap(state_.api());
+  state_.world.abandoned().reap(state_.api());
   std::unique_ptr<Operation> operation = start(op);
   if ((op.flags & BP_OP_SYNC) == 0) {
     state_.world.progress().add(*operation);

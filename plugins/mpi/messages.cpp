@@ -14,20 +14,20 @@ class Send final : public Operation {
  public:
   Send(GroupState& group, const bp_op& op) : Operation(group) {
     const uint64_t bytes = op.input.count * bp_dtype_size(op.dtype);
-    HeldRequest& held = held_.front();
-    held.in = group.pool->take(bytes);
-    if (bytes > 0) std::memcpy(held.in.get(), op.input.data, bytes);
+    PendingRequest& pending = pending_.front();
+    pending.in = group.pool->take(bytes);
+    if (bytes > 0) std::memcpy(pending.in.get(), op.input.data, bytes);
     const bool internal = (op.tag & kInternal) != 0;
-    held.request = group.api().isend(held.in.get(), bytes, op.peer, static_cast<int>(op.tag & (kInternal - 1)),
-                                     internal ? group.internal : group.user);
+    pending.request = group.api().isend(pending.in.get(), bytes, op.peer, static_cast<int>(op.tag & (kInternal - 1)),
+                                        internal ? group.internal : group.user);
   }
   ~Send() override { end_now(); }
 
  private:
-  bool advance() override { return group_.api().test(held_.front().request); }
-  void give_up() noexcept override { group_.world.orphans().add(held_); }
+  bool advance() override { return group_.api().test(pending_.front().request); }
+  void give_up() noexcept override { group_.world.abandoned().add(pending_); }
 
-  Held held_{1};
+  PendingRequests pending_{1};
 };
 
 class Receive final : public Operation {
@@ -49,7 +49,7 @@ class Receive final : public Operation {
   bool advance() override {
     if (!posted_->matched.load(std::memory_order_acquire)) return false;
     if (posted_->failure) throw sdk::Failure(*posted_->failure);
-    if (!group_.api().test(posted_->held.front().request)) return false;
+    if (!group_.api().test(posted_->pending.front().request)) return false;
     const Envelope& envelope = posted_->envelope;
     const uint64_t bytes = envelope.bytes;
     if (result_ != nullptr) {
@@ -63,11 +63,11 @@ class Receive final : public Operation {
                              " bytes, but the receive buffer only " + std::to_string(capacity_),
                          envelope.source);
     }
-    if (bytes > 0) std::memcpy(data_, posted_->held.front().out.get(), bytes);
+    if (bytes > 0) std::memcpy(data_, posted_->pending.front().out.get(), bytes);
     return true;
   }
   void give_up() noexcept override {
-    if (!group_.receives->withdraw(posted_)) group_.world.orphans().add(posted_->held);
+    if (!group_.receives->withdraw(posted_)) group_.world.abandoned().add(posted_->pending);
   }
 
   void* const data_;
@@ -131,17 +131,17 @@ void Receives::deliver(Queue& queue, const Envelope& envelope, Message message) 
   queue.waiting.erase(found);
   --count_;
   posted->envelope = envelope;
-  HeldRequest& held = posted->held.front();
+  PendingRequest& pending = posted->pending.front();
   uint64_t bytes = envelope.bytes;
   try {
-    held.out = pool_->take(bytes);
+    pending.out = pool_->take(bytes);
   } catch (const std::bad_alloc&) {
     posted->failure.emplace(BP_RESOURCE, "mpi: out of memory for a message of rank " + std::to_string(envelope.source),
                             envelope.source);
     bytes = 0;  // MPI drops the data; otherwise it would keep the message
   }
   try {
-    held.request = api_.imrecv(held.out.get(), bytes, message);
+    pending.request = api_.imrecv(pending.out.get(), bytes, message);
   } catch (const sdk::Failure& failure) {
     if (!posted->failure) posted->failure.emplace(failure);
   }

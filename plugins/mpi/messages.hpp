@@ -27,7 +27,7 @@ class Receives {
     int tag = kAnyTag;
     bool internal = false;
     Envelope envelope;  // valid once matched, like the next two
-    Held held{1};
+    PendingRequests pending{1};
     std::optional<sdk::Failure> failure;  // of the match
     std::atomic<bool> matched = false;    // set last
   };

@@ -51,7 +51,7 @@ bool Operation::on_end(sdk::Notice notice) {
   return true;
 }
 
-Progress::Need Operation::advance_alone(bool finds_messages) noexcept {
+Progress::Need Operation::advance_unwaited(bool finds_messages) noexcept {
   try {
     poll_once(finds_messages);
   } catch (const std::exception&) {

@@ -2,7 +2,7 @@
 //
 // What the operations of a group share, and how a thread waits for one. MPI moves data only inside its calls, so a
 // waiting thread polls; otherwise the progress thread does. MPI never touches memory of the program: every operation
-// copies to or from memory of the plugin, which outlives it if it is aborted (orphans.hpp).
+// copies to or from memory of the plugin, which outlives it if it is aborted (abandoned.hpp).
 #pragma once
 
 #include <algorithm>
@@ -55,7 +55,7 @@ class Operation : public sdk::Work {
  protected:
   // Whether the operation is complete; its output is then written. Throws if it failed. With the mutex held.
   virtual bool advance() = 0;
-  // Gives up what is in flight, if anything is: its memory goes to the orphans. Called at most once, not after the end.
+  // Gives up what is in flight, if anything is: its requests are abandoned. Called at most once, not after the end.
   // With the mutex held.
   virtual void give_up() noexcept = 0;
   // For destructors of derived classes, at their begin.
@@ -67,7 +67,7 @@ class Operation : public sdk::Work {
   friend class Progress;
 
   // For the progress thread, with the mutex held. kNone: it has ended.
-  Progress::Need advance_alone(bool finds_messages) noexcept;
+  Progress::Need advance_unwaited(bool finds_messages) noexcept;
   // Advances the operation. Returns whether it is done. Throws if it failed.
   bool poll();
   void poll_once(bool finds_messages);  // with the mutex held

@@ -91,7 +91,7 @@ Progress::Need Progress::advance_operations(std::unique_lock<std::mutex>& lock) 
     lock.unlock();
     // The messages that have arrived are looked for once per group.
     const bool is_next_group = std::exchange(group, &operation.group_) != &operation.group_;
-    const Need need = operation.advance_alone(is_next_group);
+    const Need need = operation.advance_unwaited(is_next_group);
     lock.lock();
     if (need == Need::kNone && std::exchange(operation.is_listed_, false)) {
       operations_.erase(operation.position_);
@@ -105,7 +105,7 @@ Progress::Need Progress::advance_operations(std::unique_lock<std::mutex>& lock) 
 void Progress::advance_peers() noexcept {
   try {
     api_.progress();
-    orphans_.reap(api_);
+    abandoned_.reap(api_);
   } catch (const std::exception&) {
     // The operations report failures.
   }

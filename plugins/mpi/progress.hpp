@@ -15,8 +15,8 @@
 #include <mutex>
 #include <thread>
 
+#include "abandoned.hpp"
 #include "api.hpp"
-#include "orphans.hpp"
 
 namespace backplane::mpi {
 
@@ -56,7 +56,7 @@ class Progress {
   // What the operations in flight need, in ascending order.
   enum class Need { kNone, kProgress, kPromptEnd };
 
-  Progress(Api& api, Orphans& orphans) : api_(api), orphans_(orphans) {}
+  Progress(Api& api, AbandonedRequests& abandoned) : api_(api), abandoned_(abandoned) {}
 
   // Has the thread advance the operation until its removal.
   void add(Operation& operation);
@@ -75,7 +75,7 @@ class Progress {
   void advance_peers() noexcept;
 
   Api& api_;
-  Orphans& orphans_;
+  AbandonedRequests& abandoned_;
   std::atomic<int> waiters_ = 0;
   std::atomic<bool> is_active_ = false;  // since the last pass there were operations
 

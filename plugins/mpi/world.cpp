@@ -53,12 +53,12 @@ bool is_forked() {
 
 }  // namespace
 
-World::World(const Library& library, bool alone) : file_(library.file), api_(make_api(library)) {
+World::World(const Library& library, bool is_single) : file_(library.file), api_(make_api(library)) {
   if (api_->finalized()) {
     throw finalised();
   }
   if (!api_->initialized()) {
-    if (!alone && !has_launcher(library.abi)) {
+    if (!is_single && !has_launcher(library.abi)) {
       throw sdk::Failure(
           BP_UNSUPPORTED,
           "mpi: no launcher of MPI has started this process; start the ranks, on one node with 'backplane run -n N "
@@ -78,7 +78,7 @@ World::World(const Library& library, bool alone) : file_(library.file), api_(mak
   size_ = api_->world_size();
 }
 
-World& World::get(const std::string& library, bool alone) {
+World& World::get(const std::string& library, bool is_single) {
   Process& state = process();
   if (is_forked()) {
     throw sdk::Failure(BP_UNSUPPORTED,
@@ -89,7 +89,7 @@ World& World::get(const std::string& library, bool alone) {
   if (state.world == nullptr) {
     state.user = ::getpid();
     try {
-      state.world.reset(new World(open_library(library), alone));
+      state.world.reset(new World(open_library(library), is_single));
     } catch (...) {
       state.user = 0;
       throw;
@@ -145,7 +145,7 @@ bool World::is_incomplete() {
 void World::end() {
   if (!is_ours_ || has_ended_ || uses_ > 0 || is_incomplete() || api_->finalized()) return;
   has_ended_ = true;
-  orphans_.reap(*api_);
+  abandoned_.reap(*api_);
   struct Call {
     std::mutex mutex;
     std::condition_variable changed;

@@ -13,8 +13,8 @@
 #include <span>
 #include <string>
 
+#include "abandoned.hpp"
 #include "api.hpp"
-#include "orphans.hpp"
 #include "progress.hpp"
 
 namespace backplane::mpi {
@@ -23,7 +23,7 @@ class World {
  public:
   // Opens the library and initialises MPI at the first call, which blocks until the other processes of MPI's world
   // have come. Throws BP_UNSUPPORTED with the reason; BP_INVALID if another library is in use.
-  static World& get(const std::string& library, bool alone);
+  static World& get(const std::string& library, bool is_single);
   // Describes the library that get would use. Throws BP_UNSUPPORTED with the reason.
   static std::string describe(const std::string& library);
   // Finalises MPI if this plugin has initialised it. Gives up when the other processes do not come. May run at exit.
@@ -42,7 +42,7 @@ class World {
   };
 
   Api& api() { return *api_; }
-  Orphans& orphans() { return orphans_; }
+  AbandonedRequests& abandoned() { return abandoned_; }
   Progress& progress() { return progress_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -55,15 +55,15 @@ class World {
   void report_lost_elsewhere() noexcept { has_lost_elsewhere_ = true; }
 
  private:
-  World(const Library& library, bool alone);
+  World(const Library& library, bool is_single);
   void check_usable() const;
   bool is_incomplete();  // a process has ended
   void end();
 
   const std::string file_;
   const std::unique_ptr<Api> api_;
-  Orphans orphans_;
-  Progress progress_{*api_, orphans_};
+  AbandonedRequests abandoned_;
+  Progress progress_{*api_, abandoned_};
   bool is_ours_ = false;  // initialised by this plugin
   bool has_ended_ = false;
   int rank_ = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests that nobody waits for any more: their operation was aborted, cancelled or timed out. MPI cannot interrupt
-// them, so their memory, which belongs to the plugin, is kept until MPI has completed them.
+// Requests of operations that were aborted or cancelled, or that timed out. MPI cannot interrupt them, so their memory,
+// which belongs to the plugin, is kept until MPI has completed them.
 #pragma once
 
 #include <atomic>
@@ -15,26 +15,26 @@
 namespace backplane::mpi {
 
 // A request and the memory that it uses. A list of one, so that giving it up allocates nothing.
-struct HeldRequest {
+struct PendingRequest {
   Request request{};
   std::shared_ptr<std::byte> in;
   std::shared_ptr<std::byte> out;
   Blocks blocks;
 };
-using Held = std::list<HeldRequest>;
+using PendingRequests = std::list<PendingRequest>;
 
 // Thread-safe. One per process.
-class Orphans {
+class AbandonedRequests {
  public:
-  // Empties `held`, unless MPI has freed the request.
-  void add(Held& held) noexcept;
+  // Empties `pending`, unless MPI has freed the request.
+  void add(PendingRequests& pending) noexcept;
   // Frees those that MPI has completed. Returns how many are left.
   size_t reap(Api& api);
 
  private:
   std::mutex mutex_;
-  Held waiting_;
-  Held failed_;                    // MPI failed and kept the request: kept for ever
+  PendingRequests waiting_;
+  PendingRequests failed_;         // MPI failed and kept the request: kept for ever
   std::atomic<size_t> count_ = 0;  // of both
 };
 
