@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch._C import _distributed_c10d
 from backplane._buffers import View, ViewList, require_same_dtype
 from backplane._distributed import create_group
 from backplane._errors import InvalidError, UnsupportedError, check
-from backplane._group import ProcessGroup
+from backplane._group import ProcessGroup, _block_counts
 from backplane._native import ffi, lib
 from backplane._types import Kind, ReduceOp, nanoseconds
 from backplane.torch import Options
@@ -23,7 +24,10 @@ from backplane.torch._torch_work import TorchWork
 
 _Base: Any = _distributed_c10d.ProcessGroup  # whose methods and their types differ between versions of torch
 _NONE = View(2, ffi.NULL, 0)
+_KINDS: Any = _distributed_c10d.ReduceOp.RedOpType
+_REDUCE_OPS: dict[Any, int] = {getattr(_KINDS, op.name): int(op) for op in ReduceOp if hasattr(_KINDS, op.name)}
 _INHERIT: int = lib.BP_INHERIT_TIMEOUT
+_GLOBALS = globals()
 _ZERO = datetime.timedelta(0)
 
 
@@ -109,8 +113,8 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
 
     def reduce(self, tensors: Any, opts: Any = None) -> TorchWork:
         tensor = _one("tensors", tensors)
-        held, op = Tensors(), _reduce_op(opts)
-        of = held.input(_scaled(tensor, opts))
+        held, (op, factor) = Tensors(), _reduction(opts)
+        of = held.input(_scaled(tensor, factor))
         to = held.output(tensor) if self._rank == _root(opts) else _NONE
         return self._run(Kind.REDUCE, held, of, to, op, _root(opts), opts, [tensor])
 
@@ -127,7 +131,7 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> TorchWork:
         """`output_lists[i]` has one tensor per rank for `input_list[i]`."""
         held = Tensors()
-        work = TorchWork(held, [tensor for outputs in output_lists for tensor in outputs])
+        work = TorchWork(held, [tensor for outputs in output_lists for tensor in outputs], _is_waited_for(opts))
         for outputs, tensor in zip(output_lists, input_list):
             to = held.list("output_lists", outputs, self._size, True)
             self._submit_list(work, Kind.ALL_GATHER, held.input(tensor), _NONE, None, to, 0, 0, opts)
@@ -135,7 +139,7 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
 
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> TorchWork:
         held = Tensors()
-        work = TorchWork(held, list(outputs))
+        work = TorchWork(held, list(outputs), _is_waited_for(opts))
         for output, tensor in zip(outputs, inputs):
             self._submit(work, Kind.ALL_GATHER, held.input(tensor), held.output(output), 0, 0, opts)
         return work.submitted()
@@ -158,8 +162,8 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
 
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
         tensor = _one("output_tensors", output_tensors)
-        inputs = [_scaled(each, opts) for each in _one_list("input_tensors", input_tensors)]
-        held, op = Tensors(), _reduce_op(opts)
+        held, (op, factor) = Tensors(), _reduction(opts)
+        inputs = [_scaled(each, factor) for each in _one_list("input_tensors", input_tensors)]
         of = held.list("input_tensors", inputs, self._size, False)
         return self._run_list(Kind.REDUCE_SCATTER, held, _NONE, held.output(tensor), of, None, op, 0, opts, [tensor])
 
@@ -167,10 +171,10 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
         return self.reduce_scatter_tensor_coalesced([output], [input], opts)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> TorchWork:
-        held, op = Tensors(), _reduce_op(opts)
-        work = TorchWork(held, list(outputs))
+        held, (op, factor) = Tensors(), _reduction(opts)
+        work = TorchWork(held, list(outputs), _is_waited_for(opts))
         for output, tensor in zip(outputs, inputs):
-            of = held.input(_scaled(tensor, opts))
+            of = held.input(_scaled(tensor, factor))
             self._submit(work, Kind.REDUCE_SCATTER, of, held.output(output), op, 0, opts)
         return work.submitted()
 
@@ -187,8 +191,8 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
         to, of = held.output(output), held.input(input)
         if not output_split_sizes and not input_split_sizes:
             return self._run(Kind.ALL_TO_ALL, held, of, to, 0, 0, opts, [output])
-        in_counts = _block_counts("input", input, input_split_sizes, self._size)
-        out_counts = _block_counts("output", output, output_split_sizes, self._size)
+        in_counts = _block_counts("input", input, of, input_split_sizes or None, self._size)
+        out_counts = _block_counts("output", output, to, output_split_sizes or None, self._size)
         return self._run_v(held, of, in_counts, to, out_counts, opts, [output])
 
     def alltoall(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
@@ -216,7 +220,7 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> TorchWork:
         held = Tensors()
         view = held.input(_one("tensors", tensors))
-        work = TorchWork(held, [])
+        work = TorchWork(held, [], _is_waited_for(None))
         check(lib.py_send(self._handle, *view, dstRank, _tag(tag), _INHERIT, work.slot()))
         return work.submitted()
 
@@ -224,7 +228,7 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
         tensor = _one("tensors", tensors)
         held = Tensors()
         view = held.output(tensor)
-        work = TorchWork(held, [tensor])
+        work = TorchWork(held, [tensor], False)  # a request has the source
         check(lib.py_recv(self._handle, *view, srcRank, _tag(tag), _INHERIT, ffi.NULL, work.slot()))
         return work.submitted()
 
@@ -234,18 +238,18 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
     # ---- Implementation
 
     def _all_reduce(self, tensors: list[torch.Tensor], opts: Any) -> TorchWork:
-        held, op = Tensors(), _reduce_op(opts)
-        work = TorchWork(held, tensors)
+        held, (op, factor) = Tensors(), _reduction(opts)
+        work = TorchWork(held, tensors, _is_waited_for(opts))
         for tensor in tensors:
             to = held.output(tensor)
-            scaled = _scaled(tensor, opts)
-            self._submit(work, Kind.ALL_REDUCE, to if scaled is tensor else held.input(scaled), to, op, 0, opts)
+            of = to if factor is None else held.input(_scaled(tensor, factor))
+            self._submit(work, Kind.ALL_REDUCE, of, to, op, 0, opts)
         return work.submitted()
 
     def _run(
         self, kind: int, held: Tensors, of: View, to: View, op: int, root: int, opts: Any, results: list[torch.Tensor]
     ) -> TorchWork:
-        work = TorchWork(held, results)
+        work = TorchWork(held, results, _is_waited_for(opts))
         self._submit(work, kind, of, to, op, root, opts)
         return work.submitted()
 
@@ -270,7 +274,7 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
         opts: Any,
         results: list[torch.Tensor],
     ) -> TorchWork:
-        work = TorchWork(held, results)
+        work = TorchWork(held, results, _is_waited_for(opts))
         self._submit_list(work, kind, of, to, inputs, outputs, op, root, opts)
         return work.submitted()
 
@@ -306,7 +310,7 @@ class TorchProcessGroup(_Base):  # type: ignore[misc]
         results: list[torch.Tensor],
     ) -> TorchWork:
         require_same_dtype("input", of, "output", to)
-        work = TorchWork(held, results)
+        work = TorchWork(held, results, _is_waited_for(opts))
         self._sequence += 1
         arguments = of.dtype, *of[1:], in_counts, *to[1:], out_counts, _limit(opts)
         check(lib.py_run_v(self._handle, *arguments, work.slot()))
@@ -331,6 +335,20 @@ def _one_list(name: str, lists: Any) -> list[torch.Tensor]:
     return list(lists[0])
 
 
+def _is_waited_for(opts: Any) -> bool:
+    """Whether the caller waits for the operation at once, so that it may block. It then takes half the time."""
+    is_async = getattr(opts, "asyncOp", None)
+    if is_async is not None:
+        return not is_async
+    # Versions of torch below 2.8 do not tell: the caller is the function of torch.distributed, or C++.
+    caller: Any = sys._getframe(1)
+    while caller is not None and caller.f_globals is _GLOBALS:
+        caller = caller.f_back
+    if caller is None or caller.f_globals.get("__name__") != "torch.distributed.distributed_c10d":
+        return False
+    return caller.f_locals.get("async_op", caller.f_code.co_name != "send") is False
+
+
 def _limit(opts: Any) -> int:
     timeout = getattr(opts, "timeout", None)
     return _INHERIT if timeout is None or timeout < _ZERO else nanoseconds(timeout)
@@ -340,50 +358,28 @@ def _root(opts: Any) -> int:
     return opts if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
 
 
-def _torch_op(opts: Any) -> Any:
-    return getattr(opts, "reduceOp", opts)
-
-
-def _reduce_op(opts: Any) -> int:
+def _reduction(opts: Any) -> tuple[int, Any]:
+    """The reduce operation, and the factor of PREMUL_SUM, the operation that has one."""
     if opts is None:
-        return ReduceOp.SUM
-    op = _torch_op(opts)
-    name = getattr(op, "op", op).name
-    if name == "PREMUL_SUM":
-        return ReduceOp.SUM
-    if name not in ReduceOp.__members__:
-        raise UnsupportedError(f"the backend has no reduce operation {name}")
-    return ReduceOp[name]
-
-
-def _scaled(tensor: torch.Tensor, opts: Any) -> torch.Tensor:
-    """The tensor, multiplied by the factor of PREMUL_SUM, the operation that has one."""
-    op = _torch_op(opts)
-    if op is None or getattr(op, "op", op).name != "PREMUL_SUM":
-        return tensor
+        return ReduceOp.SUM, None
+    op = getattr(opts, "reduceOp", opts)
+    kind = getattr(op, "op", op)
+    code = _REDUCE_OPS.get(kind)
+    if code is not None:
+        return code, None
+    if kind.name != "PREMUL_SUM":
+        raise UnsupportedError(f"the backend has no reduce operation {kind.name}")
     state = op.__getstate__()
     if not state:
         raise UnsupportedError(f"torch {torch.__version__} does not tell the factor of PREMUL_SUM; multiply, and sum")
-    scaled: torch.Tensor = tensor.detach() * state[1]
-    return scaled
+    return ReduceOp.SUM, state[1]
+
+
+def _scaled(tensor: torch.Tensor, factor: Any) -> torch.Tensor:
+    return tensor if factor is None else tensor.detach() * factor
 
 
 def _tag(tag: int) -> int:
     if not 0 <= tag < 1 << 32:
         raise InvalidError(f"the tag is {tag}; tags are 0 to 2**32 - 1")
     return tag
-
-
-def _block_counts(name: str, tensor: torch.Tensor, sizes: Sequence[int], world_size: int) -> list[int]:
-    """Elements of each rank's block."""
-    rows = tensor.shape[0] if tensor.dim() else 1
-    if not sizes:
-        if rows % world_size != 0:
-            raise InvalidError(f"`{name}` has {rows} rows, which {world_size} ranks cannot share; pass split sizes")
-        sizes = [rows // world_size] * world_size
-    if len(sizes) != world_size or sum(sizes) != rows or min(sizes) < 0:
-        raise InvalidError(
-            f"the split sizes of `{name}` are {list(sizes)}; they must be {world_size} lengths that add up to {rows}"
-        )
-    row = tensor.numel() // rows if rows else 0
-    return [size * row for size in sizes]

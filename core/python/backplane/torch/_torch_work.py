@@ -13,7 +13,7 @@ import torch
 from torch._C import _distributed_c10d
 
 from backplane._errors import BackplaneError, last_error
-from backplane._native import lib
+from backplane._native import ffi, lib
 from backplane._work import Work
 from backplane.torch._tensors import Tensors
 
@@ -26,28 +26,36 @@ _kept: dict[int, TorchWork] = {}
 
 
 class TorchWork(_Base):  # type: ignore[misc]
-    """One or several operations on tensors, which end together."""
+    """One or several operations on tensors, which end together.
 
-    def __init__(self, tensors: Tensors, results: list[torch.Tensor]) -> None:
+    If it `is_waited_for`, the operations are performed, and have ended when the Work is returned.
+    """
+
+    def __init__(self, tensors: Tensors, results: list[torch.Tensor], is_waited_for: bool) -> None:
         super().__init__()
+        self._is_waited_for = is_waited_for
         self._parts: list[Work] = []
         self._tensors = tensors
         self._results = results
         self._lock = threading.Lock()
         self._future: Any = None
-        if _MUST_KEEP:
+        if _MUST_KEEP and not is_waited_for:
             _kept[id(self)] = self
             while len(_kept) > _MOST_KEPT:
                 _kept.pop(next(iter(_kept)), None)
 
     def slot(self) -> Any:
-        """Where the next operation is submitted."""
+        """Where the next operation is submitted; NULL: it is performed."""
+        if self._is_waited_for:
+            return ffi.NULL
         part = Work(self._tensors)
         self._parts.append(part)
         return part._slot
 
     def submitted(self) -> TorchWork:
-        if self._tensors.has_copies:
+        if self._is_waited_for:
+            self._finish()
+        elif self._tensors.has_copies:
             self._watch(self._finish_quietly)  # results must arrive also if nobody waits
         return self
 
