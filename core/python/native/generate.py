@@ -10,8 +10,9 @@ import cffi
 def main(output: str) -> None:
     folder = pathlib.Path(__file__).resolve().parent
     builder = cffi.FFI()
-    builder.cdef((folder / "declarations.cdef").read_text())
-    builder.set_source("backplane._native", '#include "glue.h"\n', py_limited_api=True)
+    for name in ("declarations.cdef", "rpc.cdef"):
+        builder.cdef((folder / name).read_text())
+    builder.set_source("backplane._native", '#include "glue.h"\n#include "rpc_glue.h"\n', py_limited_api=True)
     builder.emit_c_code(output)
 
 
