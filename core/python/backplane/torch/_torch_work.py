@@ -19,9 +19,9 @@ from backplane.torch._tensors import Tensors
 
 _Base: Any = _distributed_c10d.Work
 
-# torch 1.x forgets the Python side of a Work that only C++ holds. Those that nobody has waited for are kept here.
-_MUST_KEEP = torch.__version__.startswith("1.")
-_MOST_KEPT = 64
+# torch (1.13, 2.6) forgets the Python side of a Work that only C++ holds, and then waits for ever. Those that
+# nobody has waited for are kept here.
+_MOST_KEPT = 256
 _kept: dict[int, TorchWork] = {}
 
 
@@ -39,7 +39,7 @@ class TorchWork(_Base):  # type: ignore[misc]
         self._results = results
         self._lock = threading.Lock()
         self._future: Any = None
-        if _MUST_KEEP and not is_waited_for:
+        if not is_waited_for:
             _kept[id(self)] = self
             while len(_kept) > _MOST_KEPT:
                 _kept.pop(next(iter(_kept)), None)
@@ -61,8 +61,7 @@ class TorchWork(_Base):  # type: ignore[misc]
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         """Blocks until the operation has ended; raises its failure. `timeout` of 0 or less: the operation's own."""
-        if _MUST_KEEP:
-            _kept.pop(id(self), None)
+        _kept.pop(id(self), None)
         limit = timeout if timeout is not None and timeout > datetime.timedelta(0) else None
         for part in self._parts:
             part.wait(limit)
@@ -103,8 +102,7 @@ class TorchWork(_Base):  # type: ignore[misc]
                 self._future = torch.futures.Future()
         if is_new:
             self._watch(self._set_future)
-        if _MUST_KEEP:
-            _kept.pop(id(self), None)
+        _kept.pop(id(self), None)
         return self._future
 
     def _finish(self) -> None:
