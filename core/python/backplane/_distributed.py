@@ -15,6 +15,13 @@ from backplane._types import ReduceOp, Timeout, nanoseconds_or_inherited
 from backplane._work import Work
 
 _default: ProcessGroup | None = None
+reduce_op = ReduceOp  # the name of the first torch.distributed
+
+
+class group:
+    """``group.WORLD`` is the default group, wherever a group is a parameter."""
+
+    WORLD = None
 
 
 def init_process_group(
