@@ -70,6 +70,12 @@ from backplane._errors import (
 from backplane._group import (
     ProcessGroup,
 )
+from backplane._group_messages import (
+    Message,
+)
+from backplane._launch import (
+    launch,
+)
 from backplane._native import ffi as _ffi
 from backplane._native import lib as _lib
 from backplane._store import (
@@ -86,6 +92,7 @@ from backplane._types import (
 )
 from backplane._work import (
     Work,
+    wait_any,
 )
 
 __all__ = [
@@ -96,6 +103,7 @@ __all__ = [
     "FileStore",
     "InternalError",
     "InvalidError",
+    "Message",
     "PeerLostError",
     "PrefixStore",
     "ProcessGroup",
@@ -134,6 +142,7 @@ __all__ = [
     "is_available",
     "is_initialized",
     "isend",
+    "launch",
     "new_group",
     "recv",
     "recv_object",
@@ -146,6 +155,7 @@ __all__ = [
     "scatter_object_list",
     "send",
     "send_object",
+    "wait_any",
 ]
 
 _version: bytes = _ffi.string(_lib.bp_version())
@@ -153,5 +163,5 @@ __version__ = _version.decode()
 
 for _public in (BackplaneError, *BackplaneError.__subclasses__(), Status, ProcessGroup, Store, TCPStore, FileStore):
     _public.__module__ = __name__
-for _public in (PrefixStore, Received, ReduceOp, Work):
+for _public in (Message, PrefixStore, Received, ReduceOp, Work):
     _public.__module__ = __name__

@@ -6,12 +6,38 @@ from __future__ import annotations
 from typing import Any
 
 from backplane._buffers import Array, input_view, output_view
-from backplane._errors import InvalidError, check
+from backplane._errors import InvalidError, TimedOutError, check
 from backplane._native import ffi, lib
 from backplane._types import ANY_SOURCE, ANY_TAG, Received, Timeout, nanoseconds_or_inherited
 from backplane._work import Work
 
 _NO_REQUEST = ffi.NULL
+
+
+class Message:
+    """A message that a probe found. `recv` receives it, once; dropped, it is lost."""
+
+    def __init__(self, group: Any, handle: Any, source: int, tag: int, nbytes: int) -> None:
+        self.source = source  # the sender's rank
+        self.tag = tag
+        self.nbytes = nbytes
+        self._group = group
+        self._handle: Any = ffi.gc(handle, lib.bp_message_release)
+
+    def recv(self, tensor: Array, timeout: Timeout | None = None) -> Received:
+        """Receives the message into an array of at least `nbytes`. InvalidError if it was received already."""
+        view = output_view("tensor", tensor)
+        handle, self._handle = self._handle, None
+        if handle is None:
+            raise InvalidError(f"the message of rank {self.source} with tag {self.tag} was received already")
+        result = ffi.new("bp_result*")
+        limit = nanoseconds_or_inherited(timeout)
+        ffi.gc(handle, None)  # the call releases it
+        check(lib.py_recv_message(self._group._handle, view.dtype, view.data, view.elements, handle, limit, result))
+        return Received(result.source, result.tag, result.bytes)
+
+    def __repr__(self) -> str:
+        return f"<backplane.Message of rank {self.source}: tag {self.tag}, {self.nbytes} bytes>"
 
 
 class MessageOperations:
@@ -80,6 +106,23 @@ class MessageOperations:
         peer = ANY_SOURCE if src is None else src
         check(lib.py_sendrecv(self._handle, *sent, dst, _tag(send_tag), *received, peer, _tag(recv_tag), limit, result))
         return Received(result.source, result.tag, result.bytes)
+
+    def probe(self, src: int | None = None, tag: int = 0, timeout: Timeout | None = None) -> Message:
+        """Waits for a message from rank `src`, or from any rank, with `tag`, or with any tag, and takes it.
+
+        No other receive gets it. UnsupportedError if the backend cannot probe; the layer "matching" makes any do it.
+        """
+        message, result = ffi.new("bp_message**"), ffi.new("bp_result*")
+        peer = ANY_SOURCE if src is None else src
+        check(lib.py_probe(self._handle, peer, _tag(tag), nanoseconds_or_inherited(timeout), message, result))
+        return Message(self, message[0], result.source, result.tag, result.bytes)
+
+    def iprobe(self, src: int | None = None, tag: int = 0) -> Message | None:
+        """The same for a message that has arrived. None if there is none; does not block."""
+        try:
+            return self.probe(src, tag, 0)
+        except TimedOutError:
+            return None
 
 
 def _tag(tag: int) -> int:

@@ -9,10 +9,10 @@ import collections
 import ctypes
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Callable
 
-from backplane._errors import BackplaneError, Status, TimedOutError, check, last_error
+from backplane._errors import BackplaneError, InvalidError, Status, TimedOutError, check, last_error
 from backplane._native import ffi, lib
 from backplane._types import Received, Timeout, nanoseconds_or_inherited
 
@@ -109,6 +109,28 @@ class Work:
         else:
             _dropped.append((self._slot, self._kept))
             release_ended()
+
+
+def wait_any(works: Sequence[Work], timeout: Timeout | None = None) -> int:
+    """Blocks until at least one of the operations has ended, and returns the lowest index of those that have.
+
+    A failure of the operation is raised by ``works[index].wait()``. Raises TimedOutError if none has ended after
+    `timeout`, in seconds; they continue.
+    """
+    if not works:
+        raise InvalidError("`works` is empty; there is no operation to wait for")
+    index = ffi.new("uint64_t*", len(works))
+    requests = [work._request for work in works]
+    limit = nanoseconds_or_inherited(timeout)
+    status = lib.bp_request_wait_any(requests, len(works), limit, index, lib.py_fresh_error())
+    if index[0] < len(works):
+        check(Status.OK)
+    elif status == Status.AGAIN:
+        check(Status.OK)
+        raise TimedOutError(f"none of the {len(works)} operations has ended after {timeout} s; they continue")
+    else:
+        check(status)
+    return int(index[0])
 
 
 def _is_in_flight(slot: Any) -> bool:

@@ -132,6 +132,22 @@ static int32_t py_sendrecv(bp_group* group, uint32_t send_dtype, const void* sen
   return bp_group_sendrecv(group, &sending, &receiving, py_fresh_error());
 }
 
+static int32_t py_probe(bp_group* group, int32_t peer, uint64_t tag, int64_t timeout_ns, bp_message** message,
+                        bp_result* result) {
+  result->struct_size = sizeof *result;
+  return bp_group_probe(group, peer, tag, timeout_ns, message, result, py_fresh_error());
+}
+
+/* Releases the message, also if it fails. */
+static int32_t py_recv_message(bp_group* group, uint32_t dtype, void* data, uint64_t count, bp_message* message,
+                               int64_t timeout_ns, bp_result* result) {
+  bp_op op = py_message(BP_RECV, dtype, data, count, BP_ANY_SOURCE, 0, timeout_ns);
+  op.message = message;
+  result->struct_size = sizeof *result;
+  op.result = result;
+  return py_perform(group, &op, NULL);
+}
+
 /* The callback of a request: uses no Python, because it runs on threads of the core. */
 static void py_request_ended(void* ctx, int32_t status, const bp_error* error) {
   const int descriptor = (int)(intptr_t)ctx;
