@@ -86,3 +86,7 @@ def test_hf_arguments(tmp_path: pathlib.Path) -> None:
     work.wait()
     backplane.hf.barrier()
     backplane.hf.destroy_process_group()
+
+
+def test_gradients() -> None:
+    assert run_ranks(2, "shm", str(EXAMPLES / "gradients.py")).count("3.0 x + 2.0\n") == 2

@@ -76,6 +76,9 @@ from backplane._group_messages import (
 from backplane._launch import (
     launch,
 )
+from backplane._memory import (
+    empty,
+)
 from backplane._native import ffi as _ffi
 from backplane._native import lib as _lib
 from backplane._store import (
@@ -127,6 +130,7 @@ __all__ = [
     "broadcast_object_list",
     "create_group",
     "destroy_process_group",
+    "empty",
     "exscan",
     "gather",
     "gather_object",
