@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -134,9 +135,17 @@ class ProcessGroup(MessageOperations, ObjectOperations):
         return ProcessGroup(group[0])
 
     def destroy(self) -> None:
-        """Ends the group: operations in flight fail, and later ones raise InvalidError. Not collective."""
+        """Ends the group: operations in flight fail, and later ones raise InvalidError. Not collective.
+
+        Raises InvalidError in a signal handler that interrupted a blocked call.
+        """
+        if lib.py_is_in_handler():  # would wait for that call, which waits for the handler
+            raise InvalidError(
+                f"destroy: a signal handler interrupted a call, which may use group {self.name!r}; raise an exception "
+                "in the handler, and destroy the group where the exception is caught"
+            )
         check(lib.bp_group_destroy(self._handle, lib.py_fresh_error()))
-        release_ended()
+        release_ended(sys.maxsize)
 
     def abort(self, why: str = "aborted by this rank") -> None:
         """Makes all pending and later operations fail with `why`, on all ranks. Does not wait for other ranks."""

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import collections
 import ctypes
+import datetime
 import os
 import sys
 from collections.abc import Generator, Sequence
@@ -16,18 +16,22 @@ from backplane._errors import BackplaneError, InvalidError, Status, TimedOutErro
 from backplane._native import ffi, lib
 from backplane._types import Received, Timeout, nanoseconds_or_inherited
 
-# Operations whose Work was dropped: the request, and what must live until the operation has ended.
+# Operations whose Work was dropped: the request, and what must live until the operation has ended. Lives forever: the
+# exit handler of the library ends operations after the interpreter has freed its objects.
 _dropped: collections.deque[tuple[Any, Any]] = collections.deque()
 _keep_forever: Callable[[Any], None] = ctypes.pythonapi.Py_IncRef
 ctypes.pythonapi.Py_IncRef.argtypes = [ctypes.py_object]
 ctypes.pythonapi.Py_IncRef.restype = None
+_keep_forever(_dropped)
+_MOST_EXAMINED = 16
 
 
 class Work:
     """An operation in flight.
 
     Its arrays must not be touched until it has ended: until `wait` has returned or raised, or `is_completed` is True.
-    A Work may be dropped: the operation continues, keeps its arrays alive, and ends at its deadline at the latest.
+    A Work may be dropped: the operation continues, keeps its arrays alive, and ends at its deadline at the latest, or
+    fails when the group or the process ends.
     ``await work`` waits in asyncio without blocking the event loop, and returns the Work. All methods may be called
     from any thread.
     """
@@ -53,7 +57,8 @@ class Work:
         status = lib.bp_request_wait(self._request, nanoseconds_or_inherited(timeout), lib.py_fresh_error())
         if status == Status.AGAIN:
             check(Status.OK)
-            raise TimedOutError(f"the operation is still in flight after {timeout} s; it continues")
+            seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
+            raise TimedOutError(f"the operation is still in flight after {seconds} s; it continues")
         check(status)
         return True
 
@@ -104,10 +109,8 @@ class Work:
     def __del__(self) -> None:
         if not hasattr(self, "_kept") or self._request == ffi.NULL:
             return  # never submitted
-        if sys.is_finalizing() and _is_in_flight(self._slot):
-            _keep_forever((self._slot, self._kept))
-        else:
-            _dropped.append((self._slot, self._kept))
+        _dropped.append((self._slot, self._kept))
+        if not sys.is_finalizing():
             release_ended()
 
 
@@ -142,9 +145,12 @@ def _set_ended(ended: asyncio.Future[None]) -> None:
         ended.set_result(None)
 
 
-def release_ended() -> None:
-    """Releases the dropped operations that have ended, and their arrays."""
-    for _ in range(len(_dropped)):
+def release_ended(most: int = _MOST_EXAMINED) -> None:
+    """Releases dropped operations that have ended, and their arrays.
+
+    Examines `most`, in turn: each operation calls it, and thousands may be in flight.
+    """
+    for _ in range(min(len(_dropped), most)):
         try:
             slot, kept = _dropped.popleft()
         except IndexError:  # another thread was faster
@@ -153,13 +159,3 @@ def release_ended() -> None:
             _dropped.append((slot, kept))
         else:
             lib.bp_request_release(slot[0])
-
-
-def _keep_for_exit() -> None:
-    """The exit handler of the library delivers messages in flight, after the interpreter has freed its objects."""
-    release_ended()
-    for dropped in _dropped:
-        _keep_forever(dropped)
-
-
-atexit.register(_keep_for_exit)

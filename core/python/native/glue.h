@@ -179,14 +179,24 @@ static int32_t py_request_descriptor(bp_request* request) {
 static pthread_t py_main_thread;
 static int32_t py_handle_signals(void);
 
-static int32_t py_has_interrupted; /* used on the main thread only */
+/* Both are used on the main thread only. */
+static int32_t py_has_interrupted;
+static int32_t py_handling; /* calls that wait for signal handlers */
+
+static int32_t py_is_main_thread(void) { return pthread_equal(pthread_self(), py_main_thread) != 0; }
 
 static int32_t py_interrupted(void* ctx) {
   (void)ctx;
-  if (!pthread_equal(pthread_self(), py_main_thread) || py_handle_signals() == 0) return 0;
-  py_has_interrupted = 1;
-  return 1;
+  if (!py_is_main_thread()) return 0;
+  ++py_handling;
+  const int32_t has_raised = py_handle_signals();
+  --py_handling;
+  if (has_raised) py_has_interrupted = 1;
+  return has_raised;
 }
+
+/* Whether a signal handler runs in a blocked call of this thread. */
+static int32_t py_is_in_handler(void) { return py_is_main_thread() && py_handling > 0; }
 
 /* Whether a call of the main thread was interrupted since this was last asked. */
 static int32_t py_take_interruption(void) {
