@@ -125,7 +125,7 @@ def _raise(status: int) -> None:
         if lib.py_take_interruption() and not raised:
             raised = [KeyboardInterrupt()]  # the second of two signals interrupted _remember
         if raised:
-            raise raised[0] from None
+            raise raised.pop() from None  # a local that kept it would keep this frame and its callers' arrays
     if status:
         raise last_error(status)
 
