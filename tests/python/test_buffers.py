@@ -74,6 +74,23 @@ def test_tensors_of_other_libraries_are_directed_to_numpy(group: backplane.Proce
         group.all_reduce(OnlyDlpack())
 
 
+class LikeNumpys:
+    """As arrays of other libraries: a dtype of numpy, and no buffer protocol."""
+
+    dtype = np.dtype("f8")
+
+
+class OnADevice(LikeNumpys):
+    flags = np.zeros(1).flags
+    size = 1
+
+
+@pytest.mark.parametrize("other", [LikeNumpys(), OnADevice()])
+def test_arrays_of_other_libraries_are_refused(group: backplane.ProcessGroup, other: Any) -> None:
+    with pytest.raises(TypeError, match=r"`tensor` is a test_buffers\..*has no buffer protocol"):
+        group.all_reduce(other)
+
+
 def test_what_has_the_buffer_protocol_is_accepted(group: backplane.ProcessGroup) -> None:
     for data in (array.array("d", [1, 2]), (ctypes.c_int32 * 3)(1, 2, 3), bytearray(b"ab"), memoryview(bytearray(4))):
         before = bytes(data)
@@ -112,6 +129,10 @@ def test_arguments_that_disagree_are_refused(group: backplane.ProcessGroup) -> N
         group.global_rank(7)
     with pytest.raises(ValueError, match="tags are 0 to"):
         group.send(np.zeros(1), 0, tag=-1)
+    with pytest.raises(ValueError, match="tags of objects are 0 to"):
+        group.send_object(None, 0, tag=-1)
+    with pytest.raises(ValueError, match="not tuples"):
+        group.all_gather_object({(1, 2): 3})
 
 
 @pytest.mark.parametrize("timeout", [-1, math.nan])
@@ -157,6 +178,16 @@ def test_arrays_in_flight_are_kept(group: backplane.ProcessGroup) -> None:
     group.isend(np.ones(3), 0, tag=2)  # looks at those that were dropped
     gc.collect()
     assert seen() is None
+
+
+def test_many_dropped_operations_are_released(group: backplane.ProcessGroup) -> None:
+    given = [np.zeros(1) for _ in range(100)]
+    seen = [weakref.ref(each) for each in given]
+    for tag in range(100):
+        group.irecv(given.pop(), 0, tag=tag)
+    assert all(each() is not None for each in seen)
+    group.destroy()
+    assert not any(each() is not None for each in seen)
 
 
 def test_errors_are_of_their_kinds() -> None:

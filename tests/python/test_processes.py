@@ -81,7 +81,7 @@ def test_a_forked_child_cannot_use_the_groups_of_its_parent(tmp_path: pathlib.Pa
 def test_stores(tmp_path: pathlib.Path) -> None:
     server = backplane.TCPStore("127.0.0.1", 0, is_master=True, job_id="test")
     client = backplane.TCPStore("127.0.0.1", server.port, timeout=60.0, job_id="test")
-    for store in (client, backplane.FileStore(str(tmp_path / "store")), backplane.PrefixStore("a/", server)):
+    for store in (client, backplane.FileStore(tmp_path / "store"), backplane.PrefixStore("a/", server)):
         store.set("key", "värde")
         assert store.get("key") == "värde".encode()
         assert store.add("count", 2) == 2
@@ -98,6 +98,9 @@ def test_stores(tmp_path: pathlib.Path) -> None:
             store.get("missing", timeout=0.05)
         with pytest.raises(ValueError, match="NUL"):
             store.get("a\0b")
+        for call, arguments in ((store.set, ("key", 5)), (store.get, (5,)), (store.wait, ("key",))):
+            with pytest.raises(TypeError, match="pass"):
+                call(*arguments)
         store.set_timeout(0.05)
         with pytest.raises(backplane.TimedOutError):
             store.wait(["missing"])
@@ -105,7 +108,9 @@ def test_stores(tmp_path: pathlib.Path) -> None:
         backplane.TCPStore("127.0.0.1", server.port, is_master=True)
     with pytest.raises(ValueError, match="does not serve"):
         client.wait_for_clients()
-    del client, store
+    with pytest.raises(TimeoutError, match="still connected"):
+        server.wait_for_clients(0.05)
+    del client, store, call
     server.wait_for_clients(60.0)
 
 

@@ -87,7 +87,7 @@ def output_view(name: str, array: Array) -> View:
 
 def _checked_view(name: str, array: Array, is_written: bool) -> View:
     dtype = getattr(array, "dtype", None)
-    if hasattr(dtype, "byteorder"):
+    if hasattr(dtype, "byteorder") and hasattr(getattr(array, "flags", None), "c_contiguous"):
         return _numpy_view(name, array, dtype, is_written)
     try:
         view = memoryview(array)
@@ -120,7 +120,10 @@ def _numpy_view(name: str, array: Array, dtype: Any, is_written: bool) -> View:
     if is_written and not array.flags.writeable:
         _refuse_read_only(name, f"{name}.copy()")
     if ml_dtype is None:
-        return View(_DTYPES[dtype.kind, dtype.itemsize], ffi.from_buffer(_BYTES, array, is_written), array.size)
+        try:
+            return View(_DTYPES[dtype.kind, dtype.itemsize], ffi.from_buffer(_BYTES, array, is_written), array.size)
+        except TypeError:  # such as an array in the memory of a device
+            _refuse_type(name, array)
     return View(ml_dtype[0], ffi.from_buffer(_BYTES, array.reshape(-1).view("u1"), is_written), array.size)
 
 

@@ -52,12 +52,18 @@ class ObjectOperations:
         """Sends an object to rank `dst`. Tags of objects are separate from those of arrays."""
         packed = pack("obj", obj)
         limit = nanoseconds_or_inherited(timeout)
-        check(lib.bp_group_send_object(self._handle, packed, len(packed), dst, tag, limit, lib.py_fresh_error()))
+        check(lib.bp_group_send_object(self._handle, packed, len(packed), dst, _tag(tag), limit, lib.py_fresh_error()))
 
     def recv_object(self, src: int | None = None, tag: int = 0, timeout: Timeout | None = None) -> tuple[Any, int]:
         """Receives an object from rank `src`, or from any rank. Returns the object and its sender's rank."""
         out, source = ffi.new("bp_objects**"), ffi.new("int32_t*")
         peer = ANY_SOURCE if src is None else src
         limit = nanoseconds_or_inherited(timeout)
-        check(lib.bp_group_recv_object(self._handle, peer, tag, limit, out, source, lib.py_fresh_error()))
+        check(lib.bp_group_recv_object(self._handle, peer, _tag(tag), limit, out, source, lib.py_fresh_error()))
         return take(out[0])[0], int(source[0])
+
+
+def _tag(tag: int) -> int:
+    if not 0 <= tag < 1 << 32:
+        raise InvalidError(f"the tag is {tag}; tags of objects are 0 to 2**32 - 1")
+    return tag

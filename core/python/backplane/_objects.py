@@ -31,6 +31,11 @@ def unpack(packed: bytes) -> Any:
 
     try:
         return msgpack.unpackb(packed, raw=False, strict_map_key=False)
+    except TypeError as error:  # keys that were tuples are lists here
+        raise InvalidError(
+            f"a received object has a dict whose keys cannot be keys here ({error}); its sender must use str, bytes or "
+            "numbers, not tuples"
+        ) from None
     except (ValueError, msgpack.UnpackException) as error:
         raise InvalidError(
             f"a received object is not msgpack ({type(error).__name__}: {error}); its sender must use this package or "

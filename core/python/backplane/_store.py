@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Union
 
@@ -13,12 +14,19 @@ from backplane._types import Timeout, nanoseconds, nanoseconds_or_inherited
 Value = Union[str, bytes]
 
 
-def _bytes(value: Value) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+def _bytes(name: str, value: Value) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    try:
+        return bytes(memoryview(value))  # bytes(5) would be five zeros
+    except TypeError:
+        raise TypeError(f"`{name}` is of type {type(value).__name__}; pass str or bytes") from None
 
 
 def c_string(name: str, text: str) -> bytes:
     """Text as the C API takes it. InvalidError if it contains NUL."""
+    if not isinstance(text, str):
+        raise TypeError(f"`{name}` is of type {type(text).__name__}; pass str")
     encoded = text.encode()
     if b"\0" in encoded:
         raise InvalidError(f"`{name}` contains a NUL character")
@@ -44,7 +52,7 @@ class Store:
 
     def set(self, key: str, value: Value) -> None:
         """Sets a key and replaces an earlier value. A str is stored as UTF-8."""
-        data = _bytes(value)
+        data = _bytes("value", value)
         check(lib.bp_store_set(self._handle, c_string("key", key), data, len(data), self._limit(), _error()))
 
     def get(self, key: str, timeout: Timeout | None = None) -> bytes:
@@ -77,7 +85,7 @@ class Store:
         Returns the value after the call.
         """
         value, size = ffi.new("char**"), ffi.new("uint64_t*")
-        old, new = _bytes(expected), _bytes(desired)
+        old, new = _bytes("expected", expected), _bytes("desired", desired)
         name = c_string("key", key)
         check(
             lib.bp_store_compare_set(
@@ -114,6 +122,8 @@ def _take(value: Any, size: Any) -> bytes:
 
 
 def _names(keys: Sequence[str]) -> list[Any]:
+    if isinstance(keys, str):  # a sequence of one-letter keys otherwise
+        raise TypeError("`keys` is a str; pass a list of keys")
     return [ffi.new("char[]", c_string("key", key)) for key in keys]
 
 
@@ -126,7 +136,7 @@ class TCPStore(Store):
     """
 
     def __init__(
-        self, host_name: str, port: int, is_master: bool = False, timeout: Timeout = 300.0, job_id: str = ""
+        self, host_name: str, port: int, *, is_master: bool = False, timeout: Timeout = 300.0, job_id: str = ""
     ) -> None:
         host, job = c_string("host_name", host_name), c_string("job_id", job_id)
         if not 0 <= port <= 65535:
@@ -148,17 +158,18 @@ class TCPStore(Store):
         if self._server is None:
             raise InvalidError("wait_for_clients: this process does not serve the store")
         limit = self._limit(timeout)
-        ffi.release(self._handle)
-        self._handle = ffi.NULL
+        if self._handle != ffi.NULL:  # it is after a call that timed out
+            ffi.release(self._handle)
+            self._handle = ffi.NULL
         check(lib.bp_store_server_wait(self._server, limit, _error()))
 
 
 class FileStore(Store):
     """A store in a file that all ranks can open; creates the file if it is missing."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         store = ffi.new("bp_store**")
-        check(lib.bp_store_open_file(c_string("path", path), store, _error()))
+        check(lib.bp_store_open_file(c_string("path", os.fspath(path)), store, _error()))
         super().__init__(store[0])
 
 
