@@ -7,6 +7,7 @@ import datetime
 import os
 import select
 import threading
+import traceback
 from typing import Any, Callable
 
 import torch
@@ -115,12 +116,16 @@ class TorchWork(_Base):  # type: ignore[misc]
             self._finish()
 
     def _set_future(self) -> None:
-        error = self.exception()
+        error: Exception | None = self.exception()
+        if error is None:
+            try:
+                self._finish()
+            except Exception as failure:  # such as a result that was resized meanwhile
+                error = failure
         if error is not None:
             self._future.set_exception(error)
-            return
-        self._finish()
-        self._future.set_result(self._results)
+        else:
+            self._future.set_result(self._results)
 
     def _watch(self, ended: Callable[[], None]) -> None:
         """Calls `ended` when all parts have ended, at once or on the thread of the watcher."""
@@ -152,7 +157,10 @@ class _Watcher:
                 self._epoll.unregister(descriptor)
                 ended = self._callbacks.pop(descriptor)
                 os.close(descriptor)
-                ended()
+                try:
+                    ended()
+                except Exception:  # of one operation; other futures still need this thread
+                    traceback.print_exc()
 
 
 _watcher_lock = threading.Lock()
