@@ -11,7 +11,7 @@ import pytest
 from backplane import rpc
 from support import run_ranks
 
-AGENTS = [agent for agent in ("process_group", "tensorpipe") if rpc.backend_registered(agent)]
+AGENTS = [agent for agent in ("process_group", "tensorpipe", "zmq") if rpc.backend_registered(agent)]
 
 
 @pytest.fixture(params=AGENTS)

@@ -165,8 +165,8 @@ def init_backend(
 ) -> Any:
     """Runs the init handler of a backend. Blocks until all ranks have called it.
 
-    A backend of process groups returns a ProcessGroup. An RPC backend joins as `init_rpc` does and returns None. One
-    of the program returns what its handler returns.
+    A backend of process groups returns a ProcessGroup. An RPC backend joins as `init_rpc` does and returns None; so
+    does one that is both, such as zmq. One of the program returns what its handler returns.
     """
     if not isinstance(store, Store):
         raise TypeError(f"`store` must be a backplane.Store, and is a {type(store).__name__}")

@@ -14,7 +14,8 @@ from torch._C import _distributed_c10d
 from backplane._buffers import View, ViewList, require_same_dtype
 from backplane._distributed import create_group
 from backplane._errors import InvalidError, UnsupportedError, check
-from backplane._group import ProcessGroup, _block_counts
+from backplane._group import ProcessGroup
+from backplane._group_collectives import _block_counts
 from backplane._native import ffi, lib
 from backplane._types import Kind, ReduceOp, nanoseconds
 from backplane.torch import Options
