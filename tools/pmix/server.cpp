@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server.hpp"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,19 +17,31 @@
 namespace backplane::pmix {
 namespace {
 
-// Of the only server of this process: not all callbacks of libpmix carry a pointer of the caller.
+// The state of the only server of this process: not all callbacks of libpmix carry a pointer of the caller.
 struct State {
   OnFence on_fence;
   uint32_t size = 0;  // ranks of the job
   bool one_node = true;
   std::mutex mutex;
-  std::set<uint32_t> connected;  // the ranks that have been
+  std::set<uint32_t> connected;  // the ranks that have connected, perhaps no more
 };
 
 State& state() {
   static State instance;
   return instance;
 }
+
+// While it exists, libpmix may take a minute. After that the process ends, because its launcher may have been killed.
+class HangLimit {
+ public:
+  HangLimit() {
+    ::signal(SIGALRM, SIG_DFL);
+    ::alarm(60);
+  }
+  ~HangLimit() { ::alarm(0); }
+  HangLimit(const HangLimit&) = delete;
+  HangLimit& operator=(const HangLimit&) = delete;
+};
 
 void check(pmix_status_t status, const char* what) {
   if (status == PMIX_SUCCESS || status == PMIX_OPERATION_SUCCEEDED) return;
@@ -86,7 +99,7 @@ pmix_status_t on_fence(const pmix_proc_t* who, size_t count, const pmix_info_t* 
   return PMIX_SUCCESS;
 }
 
-// Ranks put everything before the fence. What has not come with it does not exist.
+// Ranks put everything before the fence. Other data do not exist.
 pmix_status_t on_direct_modex(const pmix_proc_t*, const pmix_info_t*, size_t, pmix_modex_cbfunc_t, void*) {
   return PMIX_ERR_NOT_FOUND;
 }
@@ -119,15 +132,20 @@ pmix_server_module_t functions() {
 }  // namespace
 
 Server::Server(Job job, const std::string& directory, OnFence on_fence) : job_(std::move(job)) {
+  const HangLimit limit;
   state().on_fence = std::move(on_fence);
   state().size = job_.size();
   state().one_node = job_.hosts.size() == 1;
-  static pmix_server_module_t table = functions();
+  // With room for the functions that newer versions of libpmix read after these.
+  static struct {
+    pmix_server_module_t functions;
+    void* none[64];
+  } table = {functions(), {}};
   Attributes own;
   own.add(PMIX_SERVER_TMPDIR, directory);
   own.add(PMIX_SYSTEM_TMPDIR, directory);
   own.add(PMIX_HOSTNAME, job_.hosts[job_.node]);
-  check(PMIx_server_init(&table, own.data(), own.size()), "PMIx_server_init");
+  check(PMIx_server_init(&table.functions, own.data(), own.size()), "PMIx_server_init");
   Attributes attributes;
   // Open MPI removes an empty directory at its end, and its ranks may fail if they make the same one at once.
   const std::string of_job = directory + "/job";
@@ -148,6 +166,7 @@ Server::Server(Job job, const std::string& directory, OnFence on_fence) : job_(s
 }
 
 Server::~Server() {
+  const HangLimit limit;
   wait_for([this](pmix_op_cbfunc_t done, void* data) {
     PMIx_server_deregister_nspace(job_.name.c_str(), done, data);
     return PMIX_SUCCESS;

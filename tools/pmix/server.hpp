@@ -27,10 +27,10 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // What a rank needs in its environment, as "NAME=VALUE".
+  // The variables that a rank needs in its environment, as "NAME=VALUE".
   std::vector<std::string> environment(uint32_t rank) const;
 
-  // Whether the rank has been connected.
+  // Whether the rank has connected, even if it is connected no more.
   bool has_connected(uint32_t rank) const;
 
  private:
