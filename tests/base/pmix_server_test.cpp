@@ -50,12 +50,13 @@ TEST(PmixLink, CarriesMessagesOfAnySizeAndContent) {
   EXPECT_THROW(far.send({"third", ""}), PmixLink::Closed);
 }
 
-// What the launcher says arrives on standard input, where the replies go as well.
+// Standard input of the script is the socket: the launcher's messages arrive there, and the replies go there.
 TEST_F(PmixServerTest, GivesEachRankItsVariables) {
   const std::string directory = place_.file("temporary");
   std::filesystem::create_directory(directory);
   const std::string path = server(
-      "printf 'variable 3\\nA=1rank 1\\n0variable 5\\nB=x=yrank 1\\n1ready %d\\n%s' ${#DIRECTORY} $DIRECTORY >&0\n"
+      "printf 'directory %d\\n%svariable 3\\nA=1rank 1\\n0variable 5\\nB=x=yrank 1\\n1ready 0\\n' ${#DIRECTORY} "
+      "$DIRECTORY >&0\n"
       "exec cat >" +
       place_.file("heard"));
   ::setenv("DIRECTORY", directory.c_str(), 1);
@@ -74,10 +75,11 @@ TEST_F(PmixServerTest, GivesEachRankItsVariables) {
 
 TEST_F(PmixServerTest, ReportsWhyItDoesNotServe) {
   EXPECT_EQ(failure("/nowhere/server"), "cannot start /nowhere/server: No such file or directory");
-  EXPECT_EQ(failure(server("exit 1")), place_.file("server") + " has ended before it served");
+  EXPECT_EQ(failure(server("exit 1")),
+            place_.file("server") + " has ended before it served; check its libraries with ldd");
   EXPECT_EQ(failure(server("printf 'error 7\\nno room' >&0; exec cat >/dev/null")), "no room");
-  EXPECT_EQ(failure(server("printf 'ready 1\\nx' >&0; exec cat >/dev/null")),
-            place_.file("server") + " is not of this version");
+  EXPECT_EQ(failure(server("printf 'ready 0\\n' >&0; exec cat >/dev/null")),
+            place_.file("server") + " is not of this version; install all of Backplane anew");
 }
 
 }  // namespace

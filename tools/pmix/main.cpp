@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // backplane-pmix-server: serves PMIx to the ranks of one job on this node, so that Open MPI starts in them. The
-// launcher starts it with a socket as standard input; see base/pmix_server.hpp for what they say to each other. It ends
-// with the launcher.
-#include <poll.h>
+// launcher starts it with a socket as standard input; base/pmix_link.hpp describes their messages. It ends with the
+// launcher.
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
-#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include "backplane/base/descriptor.hpp"
 #include "backplane/base/pmix_link.hpp"
@@ -29,7 +33,8 @@ class Directory {
  public:
   explicit Directory(const std::string& parent) : path_(parent + "/backplane-pmix-XXXXXX") {
     if (::mkdtemp(path_.data()) == nullptr) {
-      throw std::system_error(errno, std::system_category(), "cannot make a directory in " + parent);
+      throw std::runtime_error("cannot make a directory in " + parent + ": " + std::strerror(errno) +
+                               "; check that it exists, can be written and has room");
     }
   }
   ~Directory() {
@@ -45,9 +50,15 @@ class Directory {
   std::string path_;
 };
 
+// Absolute: ranks may work in another directory.
 std::string temporary_directory() {
   const char* const given = std::getenv("TMPDIR");
-  return given == nullptr || *given == '\0' ? "/tmp" : given;
+  return given == nullptr || *given == '\0' ? "/tmp" : std::filesystem::absolute(given).string();
+}
+
+// Where Open MPI has shared memory by default. Containers may lack /dev/shm.
+std::string shared_memory_directory(const Directory& other) {
+  return ::access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : other.path();
 }
 
 // Open MPI's shared memory is removed with the directory, whatever has become of its rank. Its names in 4 and in 5.
@@ -72,35 +83,28 @@ Job read_job(PmixLink* link) {
     if (message.kind == "host") job.hosts.push_back(message.text);
   }
   if (job.name.empty() || job.ranks_per_node == 0 || job.node >= job.hosts.size()) {
-    throw std::runtime_error("it is started by 'backplane run' only");
+    throw std::runtime_error("the launcher has not described the job; install all of Backplane anew");
   }
   return job;
 }
 
-// Blocks signals that end the process, also in the threads of libpmix: the directory must be removed.
-base::Descriptor ending_signals() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&set, signal);
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  ::signal(SIGPIPE, SIG_IGN);
-  return base::Descriptor(::signalfd(-1, &set, SFD_CLOEXEC));
+// Ignores signals that end the job: they may be sent to all of its processes, whose ranks use MPI until they end. The
+// socket ends with the launcher.
+void ignore_ending_signals() {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
 }
 
-// False after a signal.
-bool wait_for_message(PmixLink* link, int signals) {
-  while (!link->has_message()) {
-    pollfd polled[] = {{link->fd(), POLLIN, 0}, {signals, POLLIN, 0}};
-    if (::poll(polled, 2, -1) < 0 && errno != EINTR) return false;
-    if (polled[1].revents != 0) return false;
-    if (polled[0].revents != 0) link->read();
-  }
-  return true;
+// Each rank has a connection.
+void raise_descriptor_limit() {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Returns when MPI can no longer start in the ranks, and after a signal. Throws PmixLink::Closed at the end of the job.
-void serve(const Server& server, PmixLink* link, int signals) {
-  while (wait_for_message(link, signals)) {
+// Returns when MPI can no longer start in the ranks. Throws PmixLink::Closed at the end of the job.
+void serve(const Server& server, PmixLink* link) {
+  for (;;) {
     const PmixLink::Message message = link->receive();
     // A world of MPI has all ranks or does not start: the others would wait for this one in a fence. They see the end
     // of their connections instead.
@@ -108,10 +112,11 @@ void serve(const Server& server, PmixLink* link, int signals) {
   }
 }
 
-void serve_job(PmixLink* link, int signals) {
+void serve_job(PmixLink* link) {
   const Job job = read_job(link);
   const Directory directory(temporary_directory());
-  const Directory shared_memory("/dev/shm");
+  const Directory shared_memory(shared_memory_directory(directory));
+  for (const Directory* const each : {&directory, &shared_memory}) link->send({"directory", each->path()});
   ::setenv("PMIX_MCA_gds", "hash", 0);  // without files
   {
     const Server server(job, directory.path(), {});
@@ -121,19 +126,20 @@ void serve_job(PmixLink* link, int signals) {
       for (const std::string& variable : common) link->send({"variable", variable});
       link->send({"rank", std::to_string(i)});
     }
-    link->send({"ready", directory.path()});
-    serve(server, link, signals);
+    link->send({"ready", ""});
+    serve(server, link);
   }
   // Until the last rank has ended: ranks whose MPI fails may still make files.
-  while (wait_for_message(link, signals)) link->receive();
+  for (;;) link->receive();
 }
 
 int run() {
   ::prctl(PR_SET_PDEATHSIG, 0);  // it sees the end of the socket, and then cleans up
+  ignore_ending_signals();
+  raise_descriptor_limit();
   PmixLink link{base::Descriptor(::dup(STDIN_FILENO))};
   try {
-    const base::Descriptor signals = ending_signals();
-    serve_job(&link, signals.get());
+    serve_job(&link);
     return 0;
   } catch (const PmixLink::Closed&) {
     return 0;
@@ -149,4 +155,9 @@ int run() {
 }  // namespace
 }  // namespace backplane::pmix
 
-int main() { return backplane::pmix::run(); }
+int main() {
+  struct stat input = {};
+  if (::fstat(STDIN_FILENO, &input) == 0 && S_ISSOCK(input.st_mode)) return backplane::pmix::run();
+  std::fprintf(stderr, "backplane-pmix-server: 'backplane run --pmix' starts this program; it is not for users\n");
+  return 2;
+}

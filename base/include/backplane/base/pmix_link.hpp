@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a launcher and its PMIx server, the program backplane-pmix-server, say to each other over a socket.
+// The messages between a launcher and its PMIx server, the program backplane-pmix-server, over a socket.
 //
 // To the server: "name", "node", "ranks" (per node), one "host" per node, "start"; then "ended" with each rank whose
-// process has ended. To the launcher: for each rank of the node its "variable"s and "rank" with its local number; then
-// "ready" with the directory of temporary files, or "error" with the reason, as the last message.
+// process has ended. To the launcher: one "directory" for each directory of temporary files; for each rank of the node
+// its "variable"s and "rank" with its local number; then "ready", or "error" with the reason, as the last message.
 #pragma once
 
 #include <sys/socket.h>
@@ -39,7 +39,7 @@ class PmixLink {
   int fd() const { return socket_.get(); }
   void close() { socket_.reset(); }
 
-  // Blocks while the socket is full. Throws Closed.
+  // Blocks while the socket is full, at most for its SO_SNDTIMEO. Throws Closed, also after that time.
   void send(const Message& message) {
     const std::string bytes = message.kind + " " + std::to_string(message.text.size()) + "\n" + message.text;
     for (std::string_view rest = bytes; !rest.empty();) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <poll.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -33,17 +34,18 @@ class PmixServer {
  public:
   using Variables = std::map<std::string, std::string>;
   struct Job {
-    std::string name;                // the same on all hosts; who knows it may connect
+    std::string name;                // the same on all hosts; every process that knows it may connect
     std::vector<std::string> hosts;  // distinct
     int32_t host = 0;                // the index of this one
     int32_t ranks_per_host = 1;
   };
 
-  // A name for a job of one host.
+  static constexpr std::string_view kNamePrefix = "backplane-";
+  // A name for a job of one host, which others cannot guess.
   static std::string random_name() {
     std::random_device entropy;
-    std::string name = "backplane";
-    for (int i = 0; i < 4; ++i) name += "-" + std::to_string(entropy());
+    std::string name = std::string(kNamePrefix) + std::to_string(entropy());
+    for (int i = 1; i < 4; ++i) name += "-" + std::to_string(entropy());
     return name;
   }
 
@@ -51,15 +53,16 @@ class PmixServer {
   // called in the new process first, for instance to enter a namespace; then this process must have no other threads.
   PmixServer(const std::string& path, const Job& job, const std::function<bool()>& enter = {}) : owner_(::getpid()) {
     try {
+      const Deadline deadline = Deadline::after(kStartNs);
       start(path, enter);
       describe(job);
-      while (directory_.empty()) take(receive(Deadline::after(kStartNs)));
+      while (!ready_) take(receive(path, deadline));
       if (variables_.size() != static_cast<size_t>(job.ranks_per_host)) {
-        throw std::runtime_error(path + " is not of this version");
+        throw std::runtime_error(path + " is not of this version; install all of Backplane anew");
       }
     } catch (const PmixLink::Closed&) {
       end();
-      throw std::runtime_error(path + " has ended before it served");
+      throw std::runtime_error(path + " has ended before it served; check its libraries with ldd");
     } catch (const std::exception&) {
       end();
       throw;
@@ -71,21 +74,23 @@ class PmixServer {
   PmixServer(const PmixServer&) = delete;
   PmixServer& operator=(const PmixServer&) = delete;
 
-  // What the rank needs in its environment.
+  // The variables that the rank needs in its environment.
   const Variables& variables(int32_t local_rank) const { return variables_[static_cast<size_t>(local_rank)]; }
 
-  // The process of this rank has ended. If it had not started MPI, the MPI of the others fails.
+  // The process of this rank has ended. If it had not started MPI, the MPI of the others fails. Blocks at most 10 s, if
+  // the server does not read.
   void rank_ended(int32_t rank) {
     try {
       link_.send({"ended", std::to_string(rank)});
     } catch (const PmixLink::Closed&) {
-      // The server has ended after an earlier one.
+      link_.close();  // the server has ended, or hangs
     }
   }
 
  private:
   static constexpr int64_t kStartNs = INT64_C(30) * 1'000'000'000;
   static constexpr int64_t kEndNs = INT64_C(10) * 1'000'000'000;
+  static constexpr time_t kSendSeconds = 10;
 
   void end() {
     if (owner_ != ::getpid()) return;
@@ -93,7 +98,7 @@ class PmixServer {
     if (process_) process_.wait(Deadline::after(kEndNs));
     if (process_) process_.kill();
     std::error_code ignored;
-    if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);  // if it was killed
+    for (const std::string& each : directories_) std::filesystem::remove_all(each, ignored);  // if it was killed
   }
 
   void start(const std::string& path, const std::function<bool()>& enter) {
@@ -103,6 +108,8 @@ class PmixServer {
     }
     const Descriptor theirs(ends[1]);
     link_ = PmixLink(Descriptor(ends[0]));
+    const timeval limit = {kSendSeconds, 0};
+    ::setsockopt(link_.fd(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     Command command;
     command.path = path;
     command.arguments = {path};
@@ -147,11 +154,11 @@ class PmixServer {
     link_.send({"start", ""});
   }
 
-  PmixLink::Message receive(const Deadline& deadline) {
+  PmixLink::Message receive(const std::string& path, const Deadline& deadline) {
     while (!link_.has_message()) {
       pollfd polled = {link_.fd(), POLLIN, 0};
       const int ready = ::poll(&polled, 1, poll_timeout(deadline));
-      if (ready == 0) throw std::runtime_error("the PMIx server did not reply within 30 s");
+      if (ready == 0) throw std::runtime_error(path + " did not serve within 30 s");
       if (ready > 0) link_.read();
     }
     return link_.receive();
@@ -163,8 +170,10 @@ class PmixServer {
       unfinished_[message.text.substr(0, equals)] = message.text.substr(equals + 1);
     } else if (message.kind == "rank") {
       variables_.push_back(std::exchange(unfinished_, {}));
+    } else if (message.kind == "directory") {
+      directories_.push_back(message.text);
     } else if (message.kind == "ready") {
-      directory_ = message.text;
+      ready_ = true;
     } else if (message.kind == "error") {
       throw std::runtime_error(message.text);
     }
@@ -175,7 +184,8 @@ class PmixServer {
   Subprocess process_;
   std::vector<Variables> variables_;
   Variables unfinished_;
-  std::string directory_;  // of temporary files
+  std::vector<std::string> directories_;  // of temporary files
+  bool ready_ = false;
 };
 
 }  // namespace backplane::base
