@@ -11,6 +11,9 @@
 namespace backplane::test {
 namespace {
 
+// Sets `server` in a script of a rank: PMIX_SERVER_URI3 is "pmix-server.PID;ADDRESS".
+const std::string kServerPid = "server=${PMIX_SERVER_URI3#*.}; server=${server%%;*}\n";
+
 class PmixTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -64,6 +67,10 @@ TEST_F(PmixTest, AJobWithinAJobIsAWorldOfItsOwn) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(count_lines(outcome.out, "[1] rank 1 of 2: the ranks add up to 1"), 1U) << outcome.out << outcome.err;
   EXPECT_TRUE(is_empty());
+  const Outcome without = run({"run", "-n", "1", "--pmix", BACKPLANE_TEST_COMMAND, "run", "-n", "2", "sh", "-c",
+                               "echo ${PMIX_NAMESPACE-none} ${PMIX_RANK-none} ${JSM_JSRUN_PORT-none}"},
+                              setting());
+  EXPECT_EQ(count_lines(without.out, "[1] none none none"), 1U) << without.out << without.err;
 }
 
 TEST_F(PmixTest, MpiFailsWhereARankThatItWaitsForHasEnded) {
@@ -86,6 +93,26 @@ TEST_F(PmixTest, TheServerEndsWithItsLauncher) {
   EXPECT_FALSE(is_empty());
   ::kill(command.pid(), SIGKILL);
   EXPECT_TRUE(eventually([this] { return is_empty(); }));
+}
+
+// A signal may be sent to all processes of a job, and the ranks may use MPI until they end.
+TEST_F(PmixTest, TheServerOutlivesSignalsThatEndAJob) {
+  const Outcome outcome = run({"run", "-n", "1", "--pmix", "sh", "-c",
+                               kServerPid + "kill -TERM $server && kill -INT $server && kill -HUP $server && exec " +
+                                   BACKPLANE_TEST_OPEN_MPI_RANK},
+                              setting());
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.out, "rank 0 of 1: the ranks add up to 0"), 1U) << outcome.out << outcome.err;
+}
+
+TEST_F(PmixTest, TheLauncherRemovesTheFilesOfAKilledServer) {
+  const Outcome outcome = run({"run", "-n", "1", "--pmix", "sh", "-c",
+                               kServerPid + "touch $OMPI_MCA_btl_vader_backing_directory/file\n"
+                                            "echo \"[0] shared memory in $OMPI_MCA_btl_vader_backing_directory\"\n"
+                                            "kill -KILL $server"},
+                              setting());
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  expect_nothing_left(outcome);
 }
 
 TEST_F(PmixTest, TheJobOfAnotherLauncherIsLeftAlone) {

@@ -17,7 +17,6 @@ namespace backplane::tool {
 namespace {
 
 constexpr const char* kServer = "backplane-pmix-server";
-constexpr std::string_view kOwnName = "backplane-";  // that of our jobs, which may be nested
 
 bool names_mpi(const std::string& backend) {  // "mpi", "mpi?native=false", "cpu:mpi,cuda:nccl"
   std::istringstream list(backend);
@@ -34,9 +33,10 @@ bool uses_mpi(const Job& job) {
   return names_mpi(!job.backend.empty() || inherited == nullptr ? job.backend : inherited);
 }
 
+// Jobs of `backplane run` may be nested.
 bool is_in_foreign_job() {
   const char* const name = std::getenv("PMIX_NAMESPACE");
-  return name != nullptr && !std::string_view(name).starts_with(kOwnName);
+  return name != nullptr && !std::string_view(name).starts_with(base::PmixServer::kNamePrefix);
 }
 
 }  // namespace
@@ -57,12 +57,12 @@ PmixUse pmix_use(const Job& job, bool asked) {
   }
   if (is_in_foreign_job()) {
     throw Failure(kWrongUse,
-                  "--pmix cannot be used here: PMIX_NAMESPACE is set, so that this is a process of another launcher "
-                  "(mpirun, srun), which serves PMIx; unset it, or leave --pmix out");
+                  "--pmix cannot be used here: PMIX_NAMESPACE is set by another launcher (mpirun, srun), which serves "
+                  "PMIx to this process; unset it, or leave --pmix out");
   }
   if (pmix_server().empty()) {
-    throw Failure(kFailed, fmt::format("--pmix needs {}, which is missing; build Backplane with libpmix installed "
-                                       "(Debian: libpmix-dev)",
+    throw Failure(kFailed, fmt::format("--pmix needs {}, which is missing; build Backplane with libpmix 4.2 "
+                                       "or later installed (Debian: libpmix-dev)",
                                        libexec_path(kServer)));
   }
   return PmixUse::kRequired;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PMIx for the ranks: Open MPI starts in them as one world. The server takes some 50 ms to start, so that it is started
-// only for jobs that need it.
+// PMIx for the ranks: Open MPI starts in them as one world. The server takes about 50 ms to start. It is therefore
+// started only for jobs that need it.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ enum class PmixUse {
   kRequired
 };
 
-// kRequired if the user has `asked` for it. Throws Failure if it cannot be had. kOptional for jobs of the backend mpi;
-// not within a job of another launcher, whose server its variables name.
+// kRequired if the user has `asked` for it. Throws Failure if it cannot be had. kOptional for jobs of the backend mpi.
+// kNo for them within a job of another launcher, whose server the inherited variables name.
 PmixUse pmix_use(const Job& job, bool asked);
 
 // Null if it is not used, or optional and cannot be had; warns if it should have started. Throws Failure.

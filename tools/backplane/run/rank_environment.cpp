@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "backplane/base/pmix_server.hpp"
 #include "backplane/base/subprocess.hpp"
 #include "common/table.hpp"
 
@@ -21,6 +22,13 @@ std::vector<std::string> rank_words() {
   std::vector<std::string> words;
   for (std::string word; std::getline(text, word, ',');) words.push_back(word);
   return words;
+}
+
+// If this launcher is a rank of another `backplane run --pmix`, these variables name that rank, not those of this job.
+bool names_outer_rank(std::string_view variable) {
+  const char* const job = std::getenv("PMIX_NAMESPACE");
+  if (job == nullptr || !std::string_view(job).starts_with(base::PmixServer::kNamePrefix)) return false;
+  return variable == "JSM_JSRUN_PORT" || (variable.starts_with("PMIX_") && !variable.starts_with("PMIX_MCA_"));
 }
 
 bool is_assignment(const std::string& word) {
@@ -72,7 +80,12 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank, int pm
   own.insert(pmix.begin(), pmix.end());
   if (!job.backend.empty()) own["BACKPLANE_BACKEND"] = job.backend;
   for (const auto& [name, value] : extra_variables(global_rank(job, local_rank))) own[name] = value;
-  return base::environment_with(own);
+  std::vector<std::string> environment = base::environment_with(own);
+  std::erase_if(environment, [&own](const std::string& entry) {
+    const std::string name = entry.substr(0, entry.find('='));
+    return names_outer_rank(name) && own.count(name) == 0;
+  });
+  return environment;
 }
 
 }  // namespace backplane::tool

@@ -23,8 +23,8 @@ struct Job {
 // This process's environment with the variables of one rank, which replace those of an outer launcher: MASTER_ADDR,
 // MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK (the node), BACKPLANE_STORE_HOSTED,
 // BACKPLANE_JOB_ID and, if the job names one, BACKPLANE_BACKEND. Also those of extra_variables.
-// PMI_FD, the number of an inherited descriptor, PMI_RANK and PMI_SIZE are for MPI; not if `pmi_fd` is -1. So are the
-// variables of `pmix`.
+// PMI_FD, the number of an inherited descriptor, PMI_RANK and PMI_SIZE are for MPI; not if `pmi_fd` is -1. `pmix`: the
+// rank's variables for PMIx. They replace those that an outer `backplane run` has set, even if there are none.
 std::vector<std::string> rank_environment(const Job& job, int local_rank, int pmi_fd,
                                           const std::map<std::string, std::string>& pmix);
 
