@@ -89,13 +89,14 @@ class Supervisor {
   }
 
   void start_pmix() {
-    base::PmixServer::Job job;
-    job.name = base::PmixServer::random_name();
-    job.hosts = {base::host_name()};
-    job.ranks_per_host = settings_.ranks;
+    const base::PmixServer::Job job = {base::PmixServer::random_name(), {base::host_name()}, 0, settings_.ranks};
     std::function<bool()> enter;
     if (network_) enter = [this] { return network_->join(); };  // the ranks reach it over loopback
-    pmix_.emplace(settings_.pmix_server, job, enter);
+    try {
+      pmix_.emplace(settings_.pmix_server, job, enter);
+    } catch (const std::runtime_error& e) {
+      throw std::runtime_error(fmt::format("cannot serve PMIx to it: {}", e.what()));
+    }
   }
 
   bool start_ranks() {
