@@ -105,6 +105,16 @@ TEST_F(PmixTest, TheServerOutlivesSignalsThatEndAJob) {
   EXPECT_EQ(count_lines(outcome.out, "rank 0 of 1: the ranks add up to 0"), 1U) << outcome.out << outcome.err;
 }
 
+// Any process of the host can connect. Open MPI starts once the server has given that connection up.
+TEST_F(PmixTest, AConnectionThatSendsNothingDoesNotPreventTheStart) {
+  const Outcome outcome =
+      run({"run", "-n", "1", "--pmix", "bash", "-c",
+           std::string("exec 3<>/dev/tcp/127.0.0.1/${PMIX_SERVER_URI3##*:} && exec ") + BACKPLANE_TEST_OPEN_MPI_RANK},
+          setting());
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.out, "rank 0 of 1: the ranks add up to 0"), 1U) << outcome.out << outcome.err;
+}
+
 TEST_F(PmixTest, TheLauncherRemovesTheFilesOfAKilledServer) {
   const Outcome outcome = run({"run", "-n", "1", "--pmix", "sh", "-c",
                                kServerPid + "touch $OMPI_MCA_btl_vader_backing_directory/file\n"

@@ -2,6 +2,8 @@
 #include "server.hpp"
 
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,6 +44,19 @@ class HangLimit {
   HangLimit(const HangLimit&) = delete;
   HangLimit& operator=(const HangLimit&) = delete;
 };
+
+// libpmix reads the first message of a connection on its only thread, without a limit. Any process of this host can
+// connect and send nothing. Accepted sockets inherit this limit from the listening socket.
+void limit_time_of_handshakes() {
+  constexpr int kMostDescriptors = 256;
+  const timeval limit = {10, 0};
+  for (int fd = 0; fd < kMostDescriptors; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+}
 
 void check(pmix_status_t status, const char* what) {
   if (status == PMIX_SUCCESS || status == PMIX_OPERATION_SUCCEEDED) return;
@@ -146,6 +161,7 @@ Server::Server(Job job, const std::string& directory, OnFence on_fence) : job_(s
   own.add(PMIX_SYSTEM_TMPDIR, directory);
   own.add(PMIX_HOSTNAME, job_.hosts[job_.node]);
   check(PMIx_server_init(&table.functions, own.data(), own.size()), "PMIx_server_init");
+  limit_time_of_handshakes();
   Attributes attributes;
   // Open MPI removes an empty directory at its end, and its ranks may fail if they make the same one at once.
   const std::string of_job = directory + "/job";
