@@ -251,6 +251,8 @@ TEST(PluginServices, OneWorldPerProcess) {
     EXPECT_EQ(failure_of([] { start("oneworld", Store::inproc(), 0, 1); }, &text), Status::kInvalid);
     EXPECT_NE(text.find("a group of it exists"), std::string::npos) << text;
     group.new_group({0}).barrier();
+    group.abort("enough");
+    group.shrink().barrier();  // made from an aborted group
   }
   start("oneworld", Store::inproc(), 0, 1).barrier();  // the same world
   const Store store = Store::inproc();

@@ -61,7 +61,7 @@ PluginInstance::PluginInstance(const Member& member, std::shared_ptr<const Backe
                                const AgentConfig& config, const bp_agent* inner)
     : member_(member),
       host_(std::make_shared<Host>(fmt::format("{} rank {}", member.id, config.rank), config.store)),
-      use_(*member.backend, config.rank, config.world_size, inner != nullptr || config.parent != nullptr) {
+      use_(*member.backend, config.rank, config.world_size, inner != nullptr || config.is_derived) {
   const bp_backend& backend = *member.backend;
   const bool is_layer = inner != nullptr;
   check_kind(member, is_layer ? BP_KIND_LAYER : BP_KIND_PROCESS_GROUP);

@@ -27,6 +27,7 @@ struct AgentConfig {
   const bp_agent* parent = nullptr;           // of the same backend in the parent group, NULL if there is none
   std::vector<int32_t> parent_ranks = {};     // with a parent: each member's rank in the parent group
   std::shared_ptr<void> parent_owner = {};    // keeps the parent until init has returned
+  bool is_derived = false;                    // made from a group that has the backend, if only from an aborted one
   const bp_backend* inner_backend = nullptr;  // of a layer: the innermost backend
   Host::FailureListener on_failure = {};      // receives the failures that the plugin reports
 };

@@ -136,9 +136,10 @@ AgentConfig agent_config(Group& group, size_t backend, Deadline deadline, Group*
   config.store = make_prefix_store(group.store(), fmt::format("agent{}/", backend));
   config.timeout_ns = deadline.left_ns();
   config.on_failure = [watchdog = group.operations().watchdog()](const Error& why) { watchdog->fail(why); };
-  if (parent == nullptr || !parent->state().active()) return config;
+  if (parent == nullptr) return config;
   const std::shared_ptr<Agent> base = parent->agents().find(*own.backends[backend].member);
-  if (!base) return config;
+  config.is_derived = base != nullptr;
+  if (!base || !parent->state().active()) return config;  // the parent of a backend is not aborted
   config.parent = &base->backend_agent();
   config.parent_owner = base;
   const std::vector<int32_t>& parents = parent->config().global_ranks;

@@ -12,8 +12,8 @@ namespace backplane::core {
 
 class LibraryUse {
  public:
-  // Call before an agent's init. `derived`: the agent is made from another agent of the process. BP_INVALID if the
-  // backend has one world per process and this would be a second one.
+  // Call before an agent's init. `derived`: the agent is made from another agent of the process, or from a group that
+  // has one. BP_INVALID if the backend has one world per process and this would be a second one.
   LibraryUse(const bp_backend& backend, int32_t rank, int32_t world_size, bool derived);
   ~LibraryUse();  // after the agent's destroy
   LibraryUse(const LibraryUse&) = delete;

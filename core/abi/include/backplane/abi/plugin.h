@@ -50,7 +50,8 @@ enum {
                                       then applies to the other functions */
   BP_BACKEND_ONE_WORLD = 2048      /* the process belongs to one world of the underlying library. All first groups of
                                       a process have the same rank and world size, and only one exists at a time; every
-                                      other group is made from one of them (bp_init.parent) */
+                                      other group is made from one of them (bp_init.parent, which is NULL if that group
+                                      was aborted before shrink) */
 };
 
 /* The dtypes, reduce ops and memory kinds for which a backend performs one operation natively: all their combinations.
