@@ -100,8 +100,8 @@ class ApiOf final : public Api {
   }
 
   Comm create(std::span<const int> world_ranks, int tag) override {
-    Members all(f_.group_free);
-    Members some(f_.group_free);
+    Owned all(f_.group_free);
+    Owned some(f_.group_free);
     Handle comm{};
     call("MPI_Comm_group", f_.comm_group, predefined_[kWorld], &all.handle);
     const int count = static_cast<int>(world_ranks.size());
@@ -132,10 +132,15 @@ class ApiOf final : public Api {
   void revoke(Comm comm) override {
     if (failures_) call("MPIX_Comm_revoke", failures_->revoke, of(comm));
   }
+  bool is_revoked(Comm comm) override {
+    int flag = 0;
+    if (failures_) call("MPIX_Comm_is_revoked", failures_->is_revoked, of(comm), &flag);
+    return flag != 0;
+  }
   int failed_rank(Comm comm) override {
     if (!failures_) return -1;
-    Members failed(f_.group_free);
-    Members all(f_.group_free);
+    Owned failed(f_.group_free);
+    Owned all(f_.group_free);
     call("MPIX_Comm_get_failed", failures_->get_failed, of(comm), &failed.handle);
     call("MPI_Comm_group", f_.comm_group, of(comm), &all.handle);
     int count = 0;
@@ -154,17 +159,27 @@ class ApiOf final : public Api {
     });
     return Request{number_of(request)};
   }
+  std::optional<Envelope> iprobe(int peer, int tag, Comm comm) override {
+    int found = 0;
+    Status status{};
+    call("MPI_Iprobe", f_.iprobe, source_of(peer), tag_of(tag), of(comm), &found, &status);
+    if (found == 0) return std::nullopt;
+    return Envelope{status.source, status.tag, 0, {}};
+  }
   std::optional<Message> improbe(int peer, int tag, Comm comm, Envelope* envelope) override {
     int found = 0;
     Handle message{};
     Status status{};
-    const int source = peer == kAnySource ? Abi::any_source : peer;
-    const int wanted = tag == kAnyTag ? Abi::any_tag : tag;
-    call("MPI_Improbe", f_.improbe, source, wanted, of(comm), &found, &message, &status);
+    call("MPI_Improbe", f_.improbe, source_of(peer), tag_of(tag), of(comm), &found, &message, &status);
     if (found == 0) return std::nullopt;
-    int64_t bytes = 0;
-    call("MPI_Get_elements_x", f_.get_elements_x, static_cast<const Status*>(&status), predefined_[kByte], &bytes);
-    *envelope = {status.source, status.tag, static_cast<uint64_t>(bytes)};
+    *envelope = {status.source, status.tag, 0, {}};
+    try {
+      int64_t bytes = 0;
+      call("MPI_Get_elements_x", f_.get_elements_x, static_cast<const Status*>(&status), predefined_[kByte], &bytes);
+      envelope->bytes = static_cast<uint64_t>(bytes);
+    } catch (const sdk::Failure& failure) {
+      envelope->failure = failure;  // not thrown: the message would stay in MPI
+    }
     return Message{number_of(message)};
   }
   Request imrecv(void* data, uint64_t bytes, Message message) override {
@@ -201,19 +216,21 @@ class ApiOf final : public Api {
  private:
   static constexpr int kGuaranteedTag = 32767;  // of every MPI, by the standard
 
-  // A group of MPI. The destructor frees it.
-  struct Members {
-    explicit Members(int (*free)(Handle*)) : free_group(free) {}
-    ~Members() {
-      if (handle != Handle{}) free_group(&handle);
+  // A group, derived type or communicator of MPI. The destructor frees it.
+  struct Owned {
+    explicit Owned(int (*function)(Handle*)) : free(function) {}
+    ~Owned() {
+      if (handle != Handle{}) free(&handle);
     }
-    Members(const Members&) = delete;
-    Members& operator=(const Members&) = delete;
+    Owned(const Owned&) = delete;
+    Owned& operator=(const Owned&) = delete;
 
-    int (*const free_group)(Handle*);
+    int (*const free)(Handle*);
     Handle handle{};
   };
 
+  static int source_of(int peer) { return peer == kAnySource ? Abi::any_source : peer; }
+  static int tag_of(int tag) { return tag == kAnyTag ? Abi::any_tag : tag; }
   static Handle of(Comm comm) { return handle_of<Handle>(static_cast<uintptr_t>(comm)); }
   static const char* name_of(uint32_t kind) { return sdk::op_name(kind); }
 
@@ -243,7 +260,10 @@ class ApiOf final : public Api {
     return value;
   }
   Comm with_errors_returned(Handle comm) {
+    Owned made(f_.comm_free);
+    made.handle = comm;
     call("MPI_Comm_set_errhandler", f_.comm_set_errhandler, comm, predefined_[kErrorsReturn]);
+    made.handle = Handle{};
     return Comm{number_of(comm)};
   }
 
@@ -257,15 +277,13 @@ class ApiOf final : public Api {
     const std::array<int, 2> counts = {static_cast<int>(blocks),
                                        static_cast<int>(bytes % static_cast<uint64_t>(block))};
     const std::array<intptr_t, 2> displs = {0, static_cast<intptr_t>(blocks) * block};
-    Handle block_type{};
-    Handle type{};
-    call("MPI_Type_contiguous", f_.type_contiguous, block, byte, &block_type);
-    const std::array<Handle, 2> types = {block_type, byte};
-    call("MPI_Type_create_struct", f_.type_create_struct, 2, counts.data(), displs.data(), types.data(), &type);
-    call("MPI_Type_free", f_.type_free, &block_type);
-    call("MPI_Type_commit", f_.type_commit, &type);
-    transfer(1, type);
-    call("MPI_Type_free", f_.type_free, &type);  // after the transfer
+    Owned block_type(f_.type_free);
+    Owned type(f_.type_free);  // freed after the transfer, if it has begun
+    call("MPI_Type_contiguous", f_.type_contiguous, block, byte, &block_type.handle);
+    const std::array<Handle, 2> types = {block_type.handle, byte};
+    call("MPI_Type_create_struct", f_.type_create_struct, 2, counts.data(), displs.data(), types.data(), &type.handle);
+    call("MPI_Type_commit", f_.type_commit, &type.handle);
+    transfer(1, type.handle);
   }
 
   bool needs_wide(const CollectiveCall& c) const {

@@ -27,6 +27,7 @@ struct Envelope {
   int source = -1;
   int tag = 0;
   uint64_t bytes = 0;
+  std::optional<sdk::Failure> failure;  // MPI did not tell the size, which is then 0 here
 };
 
 constexpr int kAnySource = -1;
@@ -86,13 +87,18 @@ class Api {
   virtual bool survives_failures() const = 0;
   // Ends the operations of the communicator on all its members. Does nothing without ULFM.
   virtual void revoke(Comm comm) = 0;
+  // Whether the communicator was revoked, by any of its members. False without ULFM.
+  virtual bool is_revoked(Comm comm) = 0;
   // The lowest rank whose process has failed, as far as MPI knows; else -1.
   virtual int failed_rank(Comm comm) = 0;
   // Lets MPI move what it holds.
   virtual void progress() = 0;
 
   virtual Request isend(const void* data, uint64_t bytes, int peer, int tag, Comm comm) = 0;
-  // Takes the oldest message from this rank (or kAnySource) with this tag (or kAnyTag); nothing: there is none yet.
+  // The oldest message from this rank (or kAnySource) with this tag (or kAnyTag), without its size; nothing: there is
+  // none yet.
+  virtual std::optional<Envelope> iprobe(int peer, int tag, Comm comm) = 0;
+  // The same, and takes the message. It must then be received.
   virtual std::optional<Message> improbe(int peer, int tag, Comm comm, Envelope* envelope) = 0;
   virtual Request imrecv(void* data, uint64_t bytes, Message message) = 0;
   virtual Request start(const CollectiveCall& call) = 0;

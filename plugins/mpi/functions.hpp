@@ -60,6 +60,7 @@ struct FailureFunctions {
   using Handle = typename Abi::Handle;
 
   int (*revoke)(Handle);
+  int (*is_revoked)(Handle, int*);
   int (*failure_ack)(Handle);
   int (*get_failed)(Handle, Handle*);
   int (*group_size)(Handle, int*);
@@ -68,6 +69,7 @@ struct FailureFunctions {
   // Throws BP_UNSUPPORTED if one is missing.
   explicit FailureFunctions(const Library& library) {
     library.find("MPIX_Comm_revoke", revoke);
+    library.find("MPIX_Comm_is_revoked", is_revoked);
     library.find("MPIX_Comm_failure_ack", failure_ack);
     library.find("MPIX_Comm_get_failed", get_failed);
     library.find("MPI_Group_size", group_size);

@@ -96,9 +96,10 @@ constexpr auto kMessagesOnly = sdk::pointers(kMessages);
 
 }  // namespace
 
+// Frees the communicators unless a group has taken them.
 struct Group::Members {
   // Exchanges the descriptions of the processes, and checks that they are in one world of MPI.
-  Members(World& world, const sdk::Context& context) {
+  Members(World& world, const sdk::Context& context) : api(world.api()) {
     const WorldMember own{world.rank(), world.size(), world.api().abi(), launcher_job(), process_space(), ::getpid()};
     context.host.store_set(key_of(context.rank), own.text());
     const base::Deadline deadline = base::Deadline::after(context.timeout_ns);
@@ -115,17 +116,29 @@ struct Group::Members {
     std::copy_if(processes.begin(), processes.end(), std::back_inserter(known), [](pid_t pid) { return pid != 0; });
     world.add_processes(known);
   }
+  ~Members() {
+    for (const Comm comm : {internal, user}) {
+      try {
+        if (comm != Comm{}) api.free(comm);
+      } catch (const sdk::Failure&) {
+        // It is kept.
+      }
+    }
+  }
+  Members(const Members&) = delete;
+  Members& operator=(const Members&) = delete;
 
+  Api& api;
   std::vector<int> world_ranks;  // in the order of the group's ranks
   std::vector<pid_t> processes;
   Comm user{};
   Comm internal{};
 };
 
-Group::Group(World& world, const sdk::Context& context, Members&& members)
+Group::Group(World& world, const sdk::Context& context, const Members& members)
     : use_(world),
       native_(context.options.boolean("native")),
-      processes_(std::move(members.processes)),
+      processes_(members.processes),
       state_{world, context.rank, context.world_size, members.user, members.internal, {}, nullptr, nullptr},
       progress_(world.progress()) {
   state_.pool = std::make_shared<sdk::BlockPool>(kPooledBytes);
@@ -146,7 +159,9 @@ std::unique_ptr<Group> Group::start(const sdk::Context& context) {
   Members members(world, context);
   members.user = world.api().create(members.world_ranks, creation_tag(context.name));
   members.internal = world.api().duplicate(members.user);
-  return std::unique_ptr<Group>(new Group(world, context, std::move(members)));
+  std::unique_ptr<Group> group(new Group(world, context, members));
+  members.user = members.internal = Comm{};
+  return group;
 }
 
 // Communicators of a group that has failed are kept: MPI may still use them.

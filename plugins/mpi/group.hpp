@@ -28,7 +28,7 @@ class Group final : public sdk::ProcessGroup {
  private:
   struct Members;  // the result of the ranks' exchange
 
-  Group(World& world, const sdk::Context& context, Members&& members);
+  Group(World& world, const sdk::Context& context, const Members& members);
 
   std::unique_ptr<Operation> start(const bp_op& op);
   void revoke() noexcept;

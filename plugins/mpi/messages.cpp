@@ -12,21 +12,27 @@ constexpr uint64_t kInternal = BP_BIT(kTagBits - 1);
 
 class Send final : public Operation {
  public:
-  Send(GroupState& group, const bp_op& op) : Operation(group) {
+  Send(GroupState& group, const bp_op& op)
+      : Operation(group), comm_((op.tag & kInternal) != 0 ? group.internal : group.user) {
     const uint64_t bytes = op.input.count * bp_dtype_size(op.dtype);
     PendingRequest& pending = pending_.front();
     pending.in = group.pool->take(bytes);
     if (bytes > 0) std::memcpy(pending.in.get(), op.input.data, bytes);
-    const bool internal = (op.tag & kInternal) != 0;
-    pending.request = group.api().isend(pending.in.get(), bytes, op.peer, static_cast<int>(op.tag & (kInternal - 1)),
-                                        internal ? group.internal : group.user);
+    pending.request =
+        group.api().isend(pending.in.get(), bytes, op.peer, static_cast<int>(op.tag & (kInternal - 1)), comm_);
   }
   ~Send() override { end_now(); }
 
  private:
-  bool advance() override { return group_.api().test(pending_.front().request); }
+  // Open MPI 5 completes a send without an error when a member revokes the communicator.
+  bool advance() override {
+    if (!group_.api().test(pending_.front().request)) return false;
+    if (!group_.api().is_revoked(comm_)) return true;
+    throw sdk::Failure(BP_PEER_LOST, "mpi: the communicator was revoked, because the group has lost a rank");
+  }
   void give_up() noexcept override { group_.world.abandoned().add(pending_); }
 
+  const Comm comm_;
   PendingRequests pending_{1};
 };
 
@@ -111,26 +117,66 @@ void Receives::progress() {
 
 bool Receives::match_one(Queue& queue) {
   const Posted* previous = nullptr;
-  for (const std::shared_ptr<Posted>& posted : queue.waiting) {
+  bool is_after_any_tag = false;
+  for (auto each = queue.waiting.begin(); each != queue.waiting.end(); ++each) {
+    const Posted& posted = **each;
     // Equal receives in sequence, as a window of them, are probed once.
-    if (previous != nullptr && previous->peer == posted->peer && previous->tag == posted->tag) continue;
-    Envelope envelope;
-    if (const auto message = api_.improbe(posted->peer, posted->tag, queue.comm, &envelope); message) {
-      deliver(queue, envelope, *message);
+    if (previous != nullptr && previous->peer == posted.peer && previous->tag == posted.tag) continue;
+    previous = &posted;
+    try {
+      if (is_after_any_tag && posted.tag != kAnyTag) {
+        if (match_after_any_tag(queue, posted)) return true;
+      } else {
+        Envelope envelope;
+        const auto message = api_.improbe(posted.peer, posted.tag, queue.comm, &envelope);
+        if (message) {
+          deliver(queue, envelope, *message);
+          return true;
+        }
+      }
+    } catch (const sdk::Failure& failure) {
+      fail(queue, each, failure);
       return true;
     }
-    previous = posted.get();
+    is_after_any_tag = is_after_any_tag || posted.tag == kAnyTag;
   }
   return false;
 }
 
-void Receives::deliver(Queue& queue, const Envelope& envelope, Message message) {
-  const auto found = std::find_if(queue.waiting.begin(), queue.waiting.end(),
-                                  [&envelope](const auto& posted) { return matches(*posted, envelope); });
-  const std::shared_ptr<Posted> posted = *found;  // at least the one that was probed for
-  queue.waiting.erase(found);
+// Messages may have come since an older receive of any tag was probed. The first of them is its message, not the one
+// with the tag of this receive: that one is only taken if no older receive matches it.
+bool Receives::match_after_any_tag(Queue& queue, const Posted& posted) {
+  const auto found = api_.iprobe(posted.peer, posted.tag, queue.comm);
+  if (!found) return false;
+  if (find_match(queue, *found)->get() != &posted) return true;  // the next pass finds a message for the older one
+  Envelope envelope;
+  const auto message = api_.improbe(found->source, found->tag, queue.comm, &envelope);
+  if (message) deliver(queue, envelope, *message);
+  return message.has_value();
+}
+
+Receives::List::iterator Receives::find_match(Queue& queue, const Envelope& envelope) {
+  return std::find_if(queue.waiting.begin(), queue.waiting.end(),
+                      [&envelope](const auto& posted) { return matches(*posted, envelope); });
+}
+
+std::shared_ptr<Receives::Posted> Receives::take(Queue& queue, List::iterator which) {
+  std::shared_ptr<Posted> posted = *which;
+  queue.waiting.erase(which);
   --count_;
+  return posted;
+}
+
+void Receives::fail(Queue& queue, List::iterator which, const sdk::Failure& failure) {
+  const std::shared_ptr<Posted> posted = take(queue, which);
+  posted->failure.emplace(failure);
+  posted->matched.store(true, std::memory_order_release);
+}
+
+void Receives::deliver(Queue& queue, const Envelope& envelope, Message message) {
+  const std::shared_ptr<Posted> posted = take(queue, find_match(queue, envelope));  // at least the one probed for
   posted->envelope = envelope;
+  posted->failure = envelope.failure;  // then MPI drops the data, like below
   PendingRequest& pending = posted->pending.front();
   uint64_t bytes = envelope.bytes;
   try {

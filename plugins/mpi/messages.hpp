@@ -28,7 +28,7 @@ class Receives {
     bool internal = false;
     Envelope envelope;  // valid once matched, like the next two
     PendingRequests pending{1};
-    std::optional<sdk::Failure> failure;  // of the match
+    std::optional<sdk::Failure> failure;  // of the probe or the match
     std::atomic<bool> matched = false;    // set last
   };
 
@@ -47,8 +47,14 @@ class Receives {
     List waiting;
   };
 
-  // Finds one message for a receive of the queue. With mutex_ held, like deliver.
+  // Finds one message for a receive of the queue, or fails one. Whether another pass may find more. With mutex_ held,
+  // like the others.
   bool match_one(Queue& queue);
+  // The same for this receive, before which one of any tag waits.
+  bool match_after_any_tag(Queue& queue, const Posted& posted);
+  static List::iterator find_match(Queue& queue, const Envelope& envelope);  // the oldest receive
+  std::shared_ptr<Posted> take(Queue& queue, List::iterator which);
+  void fail(Queue& queue, List::iterator which, const sdk::Failure& failure);
   void deliver(Queue& queue, const Envelope& envelope, Message message);
 
   Api& api_;

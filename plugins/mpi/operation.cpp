@@ -68,7 +68,8 @@ bool Operation::poll() {
   return ended_;
 }
 
-// Operations that are complete stay so, also after a failure of the group.
+// Operations that are complete stay so, also after a failure of the group. Without memory for a failure, nothing has
+// changed, and the next poll finds it again.
 void Operation::poll_once(bool finds_messages) {
   if (ended_) return;
   try {
@@ -76,15 +77,15 @@ void Operation::poll_once(bool finds_messages) {
     if (advance()) {
       settle(std::nullopt);
     } else if (group_.failure.raised()) {
-      give_up();
       settle(group_.failure.cause());
-    } else if (cancelled_) {
       give_up();
+    } else if (cancelled_) {
       settle(sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
+      give_up();
     }
   } catch (const sdk::Failure& failure) {
-    give_up();  // MPI may still use the memory
     settle(group_.with_rank(failure));
+    give_up();  // MPI may still use the memory
   }
 }
 

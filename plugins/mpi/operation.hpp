@@ -55,7 +55,7 @@ class Operation : public sdk::Work {
  protected:
   // Whether the operation is complete; its output is then written. Throws if it failed. With the mutex held.
   virtual bool advance() = 0;
-  // Gives up what is in flight, if anything is: its requests are abandoned. Called at most once, not after the end.
+  // Gives up what is in flight, if anything is: its requests are abandoned. Called at most once, last.
   // With the mutex held.
   virtual void give_up() noexcept = 0;
   // For destructors of derived classes, at their begin.
