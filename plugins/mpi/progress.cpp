@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backplane/base/grace.hpp"
 #include "backplane/sdk/worker.hpp"
 #include "operation.hpp"
 
@@ -21,8 +22,15 @@ constexpr std::chrono::microseconds kIdlePause{20'000};
 void Progress::start() {
   const std::lock_guard use(use_mutex_);
   if (uses_ == 0) {
+    std::unique_lock lock(mutex_);
     is_stopped_ = false;
-    thread_ = sdk::start_thread([this] { run(); });
+    if (!is_running_) {
+      lock.unlock();
+      if (thread_.joinable()) thread_.join();  // it ended late
+      thread_ = sdk::start_thread([this] { run(); });
+      lock.lock();
+      is_running_ = true;
+    }
   }
   ++uses_;
 }
@@ -31,11 +39,18 @@ void Progress::stop() noexcept {
   const std::lock_guard use(use_mutex_);
   if (--uses_ > 0) return;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     is_stopped_ = true;
     changed_.notify_all();
+    const auto limit = base::Deadline::after(base::grace::kPrompt).at();
+    if (!changed_.wait_until(lock, limit, [this] { return !is_running_; })) return;
   }
   thread_.join();
+}
+
+bool Progress::is_running() {
+  const std::lock_guard lock(mutex_);
+  return is_running_;
 }
 
 void Progress::add(Operation& operation) {
@@ -78,6 +93,8 @@ void Progress::run() {
       pause = is_idle ? std::min(2 * pause, kIdlePause) : kPause;
     }
   }
+  is_running_ = false;
+  changed_.notify_all();
 }
 
 // One pass. The lock, of mutex_, is released while MPI is called.

@@ -26,7 +26,8 @@ class Operation;
 class Progress {
  public:
   // The thread runs while a group holds one of these. The first one starts it and throws BP_RESOURCE if that fails. The
-  // last one joins it.
+  // last one ends it, and waits for that no longer than base::grace::kPrompt: where MPI does not return, the thread
+  // stays, and serves the next first one.
   class Use {
    public:
     explicit Use(Progress& progress) : progress_(progress) { progress_.start(); }
@@ -64,6 +65,8 @@ class Progress {
   void remove(Operation& operation) noexcept;
   // Advances the operations now: a caller awaits the end of one of them, or they are to fail.
   void hurry() noexcept;
+  // Whether the thread exists. Without a Use: MPI has not returned to it.
+  bool is_running();
 
  private:
   using Pause = std::chrono::microseconds;
@@ -89,6 +92,7 @@ class Progress {
   std::list<Operation*>::iterator next_ = operations_.end();  // in the thread's pass
   bool is_hurried_ = false;
   bool is_stopped_ = false;
+  bool is_running_ = false;  // the thread still obeys is_stopped_
 };
 
 }  // namespace backplane::mpi

@@ -144,6 +144,7 @@ bool World::is_incomplete() {
 
 void World::end() {
   if (!is_ours_ || has_ended_ || uses_ > 0 || is_incomplete() || api_->finalized()) return;
+  if (progress_.is_running()) return;  // it is in MPI, which did not return
   has_ended_ = true;
   abandoned_.reap(*api_);
   struct Call {

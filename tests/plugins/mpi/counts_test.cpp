@@ -2,6 +2,7 @@
 //
 // Messages and collectives of more elements than an int counts, with an MPI in this process alone. Most tests lower
 // the limit instead of using gigabytes. BACKPLANE_MPI_LIBRARY names the library.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -128,6 +129,18 @@ TEST(MpiCounts, CollectivesWithinTheLimitUseThoseOfInt) {
   Blocks blocks{{5 * kLimit}, {0}, {5 * kLimit}, {0}, {}};
   expect_copies(api, comm, BP_ALL_TO_ALLV, &blocks);
   EXPECT_EQ(blocks.narrow[0], std::vector<int>{5 * kLimit});
+  api.free(comm);
+}
+
+TEST(MpiCounts, ASendThatFailsLeavesNoType) {
+  void* const stub = ::dlopen(std::getenv("BACKPLANE_MPI_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+  const auto count = reinterpret_cast<int (*)(const char*)>(::dlsym(stub, "backplane_stub_count"));
+  if (count == nullptr) GTEST_SKIP() << "only the stub counts its types";
+  Api& api = api_of(kLimit);
+  const Comm comm = alone(api);
+  const auto data = pattern(5003);
+  EXPECT_THROW(api.isend(data.data(), data.size(), 1, 5, comm), sdk::Failure);  // there is no rank 1
+  EXPECT_EQ(count("types"), 0);
   api.free(comm);
 }
 

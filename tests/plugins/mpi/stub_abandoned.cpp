@@ -7,15 +7,12 @@
 #endif
 
 #include <cstdlib>
-#include <thread>
 #include <vector>
 
 #include "stub_ranks.hpp"
 
 namespace backplane::stub_ranks {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Buffers {
   explicit Buffers(size_t count) : in(count, 1), out(count, 0), blocks{{count}, {}} {}
@@ -79,14 +76,6 @@ void check_alive(const void* memory, bool is_alive, const std::string& what) {
   static_cast<void>(is_alive);
   static_cast<void>(what);
 #endif
-}
-
-template <typename Condition>
-void await(const Condition& condition, const std::string& what) {
-  for (const auto end = Clock::now() + kTimeout; !condition();) {
-    expect(Clock::now() < end, what);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // between two checks
-  }
 }
 
 void abandon(const Operation& operation, const Ending& ending, size_t size) {

@@ -183,6 +183,18 @@ TEST_F(MpiFailuresTest, DeadlinesHoldWhereARankDoesNotCome) {
   job.expect_ended(3, "deadline");
 }
 
+TEST_F(MpiFailuresTest, AShrunkGroupIsMadeFromTheFirst) { expect_output("shrunk", {}, "passed"); }
+
+TEST_F(MpiFailuresTest, AReceiveOfAnyTagGetsTheFirstMessage) { expect_output("ordered", {}, "passed"); }
+
+TEST_F(MpiFailuresTest, DestroyEndsAlthoughMpiDoesNotReturn) {
+  expect_output("hung", {}, "passed\nMPI_Finalize was called 1 times");
+}
+
+TEST_F(MpiFailuresTest, TheProcessEndsAlthoughMpiDoesNotReturn) {
+  expect_output("stuck", {}, "passed\nMPI_Finalize was called 0 times");
+}
+
 TEST_F(MpiFailuresTest, ThreadsSubmitAndWaitAtOnce) { job_.expect_passed(2, "threads"); }
 
 TEST_F(MpiFailuresTest, OperationsThatNoThreadWaitsForEnd) { job_.expect_passed(2, "unattended"); }

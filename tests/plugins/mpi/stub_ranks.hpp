@@ -6,6 +6,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "backplane/backplane.hpp"
 
@@ -40,14 +41,27 @@ int count(const std::string& what);
 int calls(const std::string& function);
 const void* memory(const std::string& function);
 
+// Waits until the condition holds.
+template <typename Condition>
+void await(const Condition& condition, const std::string& what) {
+  for (const auto end = std::chrono::steady_clock::now() + kTimeout; !condition();) {
+    expect(std::chrono::steady_clock::now() < end, what);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // between two checks
+  }
+}
+
 using Scenario = void (*)(const std::string& file);
 void abandoned(const std::string& file);
 void errors(const std::string& file);
 void forked(const std::string& file);
+void hung(const std::string& file);
 void libraries(const std::string& file);
+void ordered(const std::string& file);
 void own(const std::string& file);
 void secure(const std::string& file);
+void shrunk(const std::string& file);
 void start(const std::string& file);
+void stuck(const std::string& file);
 void threads(const std::string& file);
 void unattended(const std::string& file);
 

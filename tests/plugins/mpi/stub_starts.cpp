@@ -108,18 +108,35 @@ void errors(const std::string& /*file*/) {
     failed("MPI_Improbe", [&] { group.recv(out, 0, 1); });
     group.send(data, 0, 1);
     failed("MPI_Imrecv", [&] { group.recv(out, 0, 1); });
+    const int messages = count("messages");
+    group.send(data, 0, 1);
+    failed("MPI_Get_elements_x", [&] { group.recv(out, 0, 1); });
+    expect(count("messages") == messages, "the message whose size is unknown to be received");
     failed("MPI_Test", [&] { group.send(data, 0, 2); });
     group.recv(out, 0, 2);  // the request that failed sends its message nevertheless
     group.barrier();
     failed(
         "MPI_Ibarrier", [&] { group.barrier(); }, "barrier");
   }
-  for (const char* function : {"MPI_Comm_group", "MPI_Group_incl", "MPI_Comm_create_group", "MPI_Comm_dup"}) {
+  for (const char* function :
+       {"MPI_Comm_group", "MPI_Group_incl", "MPI_Comm_create_group", "MPI_Comm_set_errhandler", "MPI_Comm_dup"}) {
     const int groups = count("groups");
+    const int communicators = count("communicators");
     failed(function, [] { ProcessGroup::create(alone_options()); });
     expect(count("groups") == groups, std::string("no group of MPI left by a failure of ") + function);
+    expect(count("communicators") == communicators, std::string("no communicator left by a failure of ") + function);
   }
   ProcessGroup::create(alone_options()).barrier();
+}
+
+// A group with survivors is made although this process has a group, because it is made from that one.
+void shrunk(const std::string& /*file*/) {
+  ProcessGroup group = ProcessGroup::create(alone_options());
+  group.abort("enough");
+  ProcessGroup next = group.shrink();
+  next.barrier();
+  group.destroy();
+  next.barrier();
 }
 
 // A program with more rights than its caller loads no MPI, but uses one that it has loaded. The file is the stub.

@@ -31,7 +31,7 @@ void execute(Commands& commands, const std::string& text) {
     const std::string value = part.substr(end + 1);
     if (command == "clear") {
       for (auto& [name, functions] : commands.functions) functions.erase(value);
-    } else if (command == "fail" || command == "hold" || command == "hang") {
+    } else if (command == "fail" || command == "hold" || command == "hang" || command == "late") {
       commands.functions[command].insert(value);
     } else {
       commands.settings[command] = value;
@@ -69,6 +69,11 @@ int enter(const char* function) {
 bool is_held(const std::string& function) {
   const std::lock_guard lock(commands().mutex);
   return read_commands().has("hold", function);
+}
+
+bool take_late(const std::string& function) {
+  const std::lock_guard lock(commands().mutex);
+  return read_commands().functions["late"].erase(function) > 0;
 }
 
 std::string setting(const std::string& name, const std::string& otherwise) {
@@ -110,7 +115,8 @@ __attribute__((visibility("default"))) int backplane_stub_count(const char* what
   const std::map<std::string, size_t> counts = {{"communicators", w.comms.size() - std::min<size_t>(w.comms.size(), 2)},
                                                 {"groups", w.groups.size()},
                                                 {"messages", w.messages.size()},
-                                                {"requests", w.requests.size()}};
+                                                {"requests", w.requests.size()},
+                                                {"types", w.types.size()}};
   return static_cast<int>(counts.at(what));
 }
 

@@ -7,7 +7,8 @@
 //   fail=FUNCTION    the function fails with a text that names it
 //   hold=FUNCTION    its requests, also those in progress, do not complete. They use their memory at each MPI call
 //   hang=FUNCTION    the function does not return
-//   clear=FUNCTION   ends the three
+//   late=FUNCTION    its next call for a message of any tag finds none
+//   clear=FUNCTION   ends the four
 #pragma once
 
 #include <string>
@@ -19,6 +20,8 @@ namespace stub {
 // Call first in each function of MPI. Blocks if the function hangs. Returns an error code if it is to fail.
 int enter(const char* function);
 bool is_held(const std::string& function);
+// Whether the function is late. Once.
+bool take_late(const std::string& function);
 // The value of a command; `otherwise` if it was not given.
 std::string setting(const std::string& name, const std::string& otherwise);
 std::string text_of(int code);
@@ -29,7 +32,8 @@ std::string text_of(int code);
 extern "C" {
 // Executes commands.
 void backplane_stub_command(const char* commands);
-// The number of things of MPI that exist: "communicators" (of the program), "groups", "messages", "requests".
+// The number of things of MPI that exist: "communicators" (of the program), "groups", "messages", "requests", "types"
+// (derived ones).
 int backplane_stub_count(const char* what);
 // The memory of the newest request of the function: what it reads, or, if it reads nothing, writes. NULL: none.
 const void* backplane_stub_memory(const char* function);

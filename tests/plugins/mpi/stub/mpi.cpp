@@ -303,7 +303,8 @@ MPI_FUNCTION MPI_Iprobe(int source, int tag, Handle handle, int* found, Status* 
 MPI_FUNCTION MPI_Improbe(int source, int tag, Handle handle, int* found, Handle* message, Status* status) {
   return with_comm("MPI_Improbe", handle, [=](World& w, const std::shared_ptr<Comm>& comm) {
     const auto packet = find_message(w, *comm, source, tag);
-    *found = packet != w.mailbox.arrived.end() ? 1 : 0;
+    const bool is_late = tag == kAnyTag && take_late("MPI_Improbe");
+    *found = packet != w.mailbox.arrived.end() && !is_late ? 1 : 0;
     if (*found == 0) return kSuccess;
     describe(*packet, status);
     auto taken = std::make_unique<Message>(Message{comm, std::move(*packet)});
