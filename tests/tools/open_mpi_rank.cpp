@@ -18,11 +18,11 @@ Function* function(void* library, const char* name) {
   return reinterpret_cast<Function*>(::dlsym(library, name));
 }
 
-// Until Open MPI has made the directory of that rank, and sends to the server. At most a minute.
+// Until Open MPI has made the directory of that rank, and sends to the server. At most 30 s.
 void wait_for_rank(int rank) {
   const char* const place = std::getenv("PMIX_SERVER_TMPDIR");
   const std::string directory = std::string(place == nullptr ? "" : place) + "/job/" + std::to_string(rank);
-  for (int i = 0; i < 60'000 && ::access(directory.c_str(), F_OK) != 0; ++i) ::usleep(1'000);
+  for (int i = 0; i < 30'000 && ::access(directory.c_str(), F_OK) != 0; ++i) ::usleep(1'000);
 }
 
 }  // namespace
