@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import backplane
 import numpy as np
 import pytest
-from support import BACKENDS, Interrupt
+from support import BACKENDS, COMMAND, Interrupt
 
 
 def total(group: backplane.ProcessGroup, offset: float) -> Any:
@@ -93,6 +94,26 @@ def test_a_deadline_ends_the_ranks() -> None:
 def test_an_interrupt_ends_the_ranks() -> None:
     with Interrupt(), pytest.raises(KeyboardInterrupt):
         backplane.launch(2, hang, timeout=120, grace=0.1)
+
+
+def test_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setenv("PATH", f"{pathlib.Path(COMMAND).parent}:{os.environ['PATH']}")
+    program = f"""if True:
+        import backplane
+        with backplane.init_process_group() as group:
+            group.barrier()
+            open({str(tmp_path)!r} + "/" + group.backend + str(group.rank()), "w").close()
+    """
+    backplane.launch_program(2, [sys.executable, "-c", program], backend="shm", timeout=120)
+    assert sorted(os.listdir(tmp_path)) == ["shm0", "shm1"]
+    with pytest.raises(backplane.PeerLostError, match="code 7") as caught:
+        backplane.launch_program(2, [sys.executable, "-c", "raise SystemExit(7)"])
+    assert caught.value.native_code == 7
+    with pytest.raises(TimeoutError):
+        backplane.launch_program(1, [sys.executable, "-c", "import signal; signal.pause()"], timeout=0.1)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OSError, match="install"):
+        backplane.launch_program(1, ["true"])
 
 
 def test_arguments_are_checked() -> None:

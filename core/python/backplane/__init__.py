@@ -75,6 +75,7 @@ from backplane._group_messages import (
 )
 from backplane._launch import (
     launch,
+    launch_program,
 )
 from backplane._memory import (
     empty,
@@ -147,6 +148,7 @@ __all__ = [
     "is_initialized",
     "isend",
     "launch",
+    "launch_program",
     "new_group",
     "recv",
     "recv_object",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a function on several ranks of this machine."""
+"""Runs a function, or a program, on several ranks of this machine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Sequence
 from typing import Any, Callable
 
-from backplane._errors import CancelledError, InvalidError, PeerLostError, TimedOutError
+from backplane._command import find
+from backplane._errors import CancelledError, InvalidError, PeerLostError, ResourceError, TimedOutError
 from backplane._store import TCPStore
 from backplane._types import Timeout, nanoseconds
 
@@ -58,11 +60,12 @@ def launch(
         PeerLostError: `peer_rank` was killed, or exited with a code other than 0.
         TimedOutError: the timeout passed.
 
-    The first failure ends all other ranks. ``backplane run`` does the same for programs.
+    The first failure ends all other ranks.
     """
     if world_size < 1:
         raise InvalidError(f"`world_size` is {world_size}; there must be at least one rank")
-    limit = math.inf if timeout is None else time.monotonic() + nanoseconds(timeout) / 1e9
+    seconds = -1.0 if timeout is None else nanoseconds(timeout) / 1e9
+    limit = math.inf if seconds < 0 else time.monotonic() + seconds
     job = f"launch-{os.getpid()}-{next(_jobs)}"
     server = TCPStore("127.0.0.1", 0, is_master=True, job_id=job)
     ranks: list[_Rank] = []
@@ -85,6 +88,38 @@ def launch(
         if result is None:
             print(f"backplane: launch: rank {rank} returned nothing", file=sys.stderr)
     return results
+
+
+def launch_program(
+    world_size: int, command: Sequence[str], backend: str | None = None, timeout: Timeout | None = None
+) -> None:
+    """Runs a program in `world_size` processes of this machine with ``backplane run``, and waits for their end.
+
+    Args:
+        command: the program and its arguments, such as ``[sys.executable, "train.py"]``.
+        backend: as in `init_process_group`.
+        timeout: in seconds; then all ranks are killed. None: without a limit.
+
+    Raises:
+        PeerLostError: a rank was killed, or exited with a code other than 0, which is in `native_code`; the others were
+            ended. The command has named the rank on stderr.
+        TimedOutError: the timeout passed.
+    """
+    program = find()
+    if program is None:
+        raise ResourceError("launch: the command `backplane` is missing; install the package again")
+    options = [] if backend is None else ["--backend", backend]
+    limit = None if timeout is None else nanoseconds(timeout) / 1e9
+    if limit is not None and limit < 0:
+        limit = None
+    try:
+        done = subprocess.run([program, "run", "-n", str(world_size), *options, *command], timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        raise TimedOutError(f"launch: the ranks of {command[0]} did not end within {timeout} s") from None
+    if done.returncode != 0:
+        error = PeerLostError(f"launch: {command[0]} ended with code {done.returncode} on {world_size} ranks")
+        error.native_code = done.returncode
+        raise error
 
 
 def _variables(rank: int, world_size: int, port: int, job: str, backend: str | None) -> dict[str, str]:
