@@ -129,6 +129,12 @@ def test_arguments_that_disagree_are_refused(group: backplane.ProcessGroup) -> N
         group.global_rank(7)
     with pytest.raises(ValueError, match="tags are 0 to"):
         group.send(np.zeros(1), 0, tag=-1)
+    with pytest.raises(TypeError, match="`op` is of type str; pass a ReduceOp"):
+        group.all_reduce(np.zeros(2), "sum")
+    with pytest.raises(TypeError, match="`src_or_dst` is of type NoneType"):
+        group.broadcast(np.zeros(2), None)
+    with pytest.raises(TypeError, match="`op` is of type float"):
+        group.reduce_scatter(np.zeros(2), [np.zeros(2)], 0.5)
     with pytest.raises(ValueError, match="tags of objects are 0 to"):
         group.send_object(None, 0, tag=-1)
     with pytest.raises(ValueError, match="not tuples"):

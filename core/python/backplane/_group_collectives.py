@@ -18,7 +18,7 @@ from backplane._buffers import (
 )
 from backplane._errors import InvalidError, check
 from backplane._native import ffi, lib
-from backplane._types import Kind, ReduceOp, Timeout, nanoseconds_or_inherited
+from backplane._types import Kind, ReduceOp, Timeout, name_wrong_argument, nanoseconds_or_inherited
 from backplane._work import Work
 
 _NONE = View(2, ffi.NULL, 0)  # no array
@@ -53,7 +53,11 @@ class CollectiveOperations:
             return self._run(Kind.ALL_REDUCE, view, view, op, 0, True, timeout)
         dtype, data, count = view
         limit = _INHERIT if timeout is None else nanoseconds_or_inherited(timeout)
-        check(lib.py_run(self._handle, 3, dtype, op, 0, data, count, data, count, limit, _NO_REQUEST))
+        try:
+            check(lib.py_run(self._handle, 3, dtype, op, 0, data, count, data, count, limit, _NO_REQUEST))
+        except TypeError:
+            name_wrong_argument(op=op)
+            raise
         return None
 
     def reduce(
@@ -239,9 +243,12 @@ class CollectiveOperations:
         limit = nanoseconds_or_inherited(timeout)
         work = Work(self, of, to) if async_op else None
         request = _NO_REQUEST if work is None else work._slot
-        check(
-            lib.py_run(self._handle, kind, dtype, op, root, of.data, of.elements, to.data, to.elements, limit, request)
-        )
+        arguments = of.data, of.elements, to.data, to.elements, limit, request
+        try:
+            check(lib.py_run(self._handle, kind, dtype, op, root, *arguments))
+        except TypeError:
+            name_wrong_argument(op=op, src_or_dst=root)
+            raise
         return work
 
     def _run_two(
@@ -273,7 +280,12 @@ class CollectiveOperations:
         work = Work(self, of, to, inputs, outputs) if async_op else None
         request = _NO_REQUEST if work is None else work._slot
         limit = nanoseconds_or_inherited(timeout)
-        check(lib.py_run_list(self._handle, kind, dtypes.pop(), op, root, *of[1:], *to[1:], *pointers, limit, request))
+        arguments = *of[1:], *to[1:], *pointers, limit, request
+        try:
+            check(lib.py_run_list(self._handle, kind, dtypes.pop(), op, root, *arguments))
+        except TypeError:
+            name_wrong_argument(op=op, src_or_dst=root)
+            raise
         return work
 
     def _list(self, name: str, arrays: Sequence[Array], is_written: bool) -> ViewList:

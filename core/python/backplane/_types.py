@@ -59,6 +59,14 @@ class Received(NamedTuple):
     nbytes: int
 
 
+def name_wrong_argument(**arguments: object) -> None:
+    """After the C API refused a call: raises a TypeError that names the argument that is not an integer, if one is."""
+    for name, value in arguments.items():
+        if not hasattr(value, "__index__"):
+            wanted = "a ReduceOp" if name == "op" else "an integer"
+            raise TypeError(f"`{name}` is of type {type(value).__name__}; pass {wanted}") from None
+
+
 def nanoseconds(timeout: Timeout) -> int:
     """A time limit as the C API takes it. InvalidError if it is negative or not a number."""
     seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
