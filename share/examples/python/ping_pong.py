@@ -17,15 +17,15 @@ def play(rank):
     if rank == 0:
         array += 1
         dist.send(tensor=array, dst=1)
-        print("rank 0 has sent", array[0], flush=True)
+        print(f"rank 0 has sent {array[0]}", flush=True)
         dist.recv(tensor=array, src=1)
-        print("rank 0 has received", array[0], flush=True)
+        print(f"rank 0 has received {array[0]}", flush=True)
     else:
         dist.recv(tensor=array, src=0)
-        print("rank 1 has received", array[0], flush=True)
+        print(f"rank 1 has received {array[0]}", flush=True)
         array += 1
         dist.send(tensor=array, dst=0)
-        print("rank 1 has sent", array[0], flush=True)
+        print(f"rank 1 has sent {array[0]}", flush=True)
 
 
 def start(rank, size, backend):
