@@ -18,7 +18,7 @@
 #include "backplane/base/pmix_server.hpp"
 #include "backplane/base/subprocess.hpp"
 #include "child.hpp"
-#include "network.hpp"
+#include "namespaces.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -56,13 +56,11 @@ class Supervisor {
   Supervisor& operator=(const Supervisor&) = delete;
 
   Outcomes run() {
-    if (case_.own_network) {
-      std::string why_not;
-      network_ = NetworkHolder::make(why_not);
-      if (!network_) {
-        outcomes_.skips.push_back(why_not);
-        return std::move(outcomes_);
-      }
+    std::string why_not;
+    namespaces_ = case_.own_network ? Namespaces::with_network(why_not) : Namespaces::with_shared_memory(why_not);
+    if (case_.own_network && !namespaces_) {
+      outcomes_.skips.push_back(why_not);
+      return std::move(outcomes_);
     }
     if (start()) {
       deadline_ = now() + scaled(case_.deadline);
@@ -91,7 +89,7 @@ class Supervisor {
   void start_pmix() {
     const base::PmixServer::Job job = {base::PmixServer::random_name(), {base::host_name()}, 0, settings_.ranks};
     std::function<bool()> enter;
-    if (network_) enter = [this] { return network_->join(); };  // the ranks reach it over loopback
+    if (namespaces_) enter = [this] { return namespaces_->join(); };  // the ranks reach it over loopback
     try {
       pmix_.emplace(settings_.pmix_server, job, enter);
     } catch (const std::runtime_error& e) {
@@ -164,9 +162,9 @@ class Supervisor {
     setup.run.backend_id = subject_.backend;
     setup.run.options = subject_.options;
     setup.run.on_device = settings_.on_device;
-    if (network_ && !network_->join()) {
+    if (namespaces_ && !namespaces_->join()) {
       const std::string why_not =
-          fmt::format("the case's own network cannot be entered here: {}", std::strerror(errno));
+          fmt::format("the case's own namespaces cannot be entered here: {}", std::strerror(errno));
       setup.run.channel.send({Record::kSkip, members.front(), {why_not}});
       _exit(0);
     }
@@ -379,7 +377,7 @@ class Supervisor {
   const Subject& subject_;
   const RunSettings settings_;
   World* const world_;
-  std::optional<NetworkHolder> network_;
+  std::optional<Namespaces> namespaces_;
   std::optional<base::PmiServer> pmi_;    // empty in the ranks
   std::optional<base::PmixServer> pmix_;  // likewise; and where none is used
   std::vector<Child> children_;

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "death_after.hpp"
-#include "network.hpp"
+#include "namespaces.hpp"
 #include "proc.hpp"
 
 namespace backplane::conformance {

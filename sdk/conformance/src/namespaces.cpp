@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "network.hpp"
+#include "namespaces.hpp"
 
 #include <fcntl.h>
 #include <net/if.h>
@@ -39,7 +39,8 @@ bool keep_ids(uid_t user, gid_t group) {
          write_file("/proc/self/gid_map", fmt::format("{} {} 1", group, group));
 }
 
-bool enter_new_namespaces() {
+bool enter_new_namespaces(bool network) {
+  if (!network) return unshare(CLONE_NEWNS) == 0;
   constexpr int kKinds = CLONE_NEWNET | CLONE_NEWNS;
   if (unshare(kKinds) == 0) return true;
   const uid_t user = geteuid();
@@ -47,27 +48,27 @@ bool enter_new_namespaces() {
   return unshare(CLONE_NEWUSER | kKinds) == 0 && keep_ids(user, group);
 }
 
-Readiness prepare() {
+Readiness prepare(bool network) {
   Readiness readiness;
   const auto failed = [&readiness](const char* step) {
     readiness.error = errno;
     std::snprintf(readiness.step, sizeof readiness.step, "%s", step);
     return readiness;
   };
-  if (!enter_new_namespaces()) return failed("unshare");
+  if (!enter_new_namespaces(network)) return failed("unshare");
   if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return failed("making mounts private");
   if (mount("none", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777") != 0) return failed("mounting /dev/shm");
-  if (!set_loopback(true)) return failed("bringing loopback up");
+  if (network && !set_loopback(true)) return failed("bringing loopback up");
   return readiness;
 }
 
 // Reports success or the error to the maker, then waits to be killed.
-int hold(int report) {
+int hold(bool network, int report) {
   const pid_t maker = getppid();
   // Keeps no pipe of the maker open.
   dup2(report, 0);
   close_range(1, ~0U, 0);
-  const Readiness readiness = prepare();
+  const Readiness readiness = prepare(network);
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a change of credentials clears it
   const bool reported = write(0, &readiness, sizeof readiness) == sizeof readiness;
   if (!reported || readiness.error != 0 || getppid() != maker) return 1;
@@ -90,12 +91,12 @@ bool enter(pid_t holder, const char* kind, int flag) {
 
 }  // namespace
 
-std::optional<NetworkHolder> NetworkHolder::make(std::string& why_not) {
+std::optional<Namespaces> Namespaces::make(bool network, std::string& why_not) {
   base::Pipe report = base::Pipe::open();
-  NetworkHolder holder;
-  if (report) holder.process_ = base::Subprocess::fork([&report] { return hold(report.write.get()); });
+  Namespaces holder;
+  if (report) holder.process_ = base::Subprocess::fork([&] { return hold(network, report.write.get()); });
   if (!holder.process_) {
-    why_not = fmt::format("no process for a network of its own: {}", std::strerror(errno));
+    why_not = fmt::format("no process for namespaces: {}", std::strerror(errno));
     return std::nullopt;
   }
   report.write.reset();
@@ -104,13 +105,14 @@ std::optional<NetworkHolder> NetworkHolder::make(std::string& why_not) {
   while ((size = read(report.read.get(), &readiness, sizeof readiness)) < 0 && errno == EINTR) {
   }
   if (size == sizeof readiness && readiness.error == 0) return holder;
-  why_not = size == sizeof readiness ? fmt::format("a network of its own is not permitted here ({}: {})",
-                                                   readiness.step, std::strerror(readiness.error))
-                                     : std::string("a network of its own could not be made here");
+  const char* const what = network ? "a network of its own" : "a /dev/shm of its own";
+  why_not = size == sizeof readiness
+                ? fmt::format("{} is not permitted here ({}: {})", what, readiness.step, std::strerror(readiness.error))
+                : fmt::format("{} could not be made here", what);
   return std::nullopt;
 }
 
-bool NetworkHolder::join() const {
+bool Namespaces::join() const {
   std::array<char, PATH_MAX> directory{};
   const bool known = getcwd(directory.data(), directory.size()) != nullptr;
   unshare(CLONE_FS);  // a sanitizer's thread shares the working directory, which forbids changes of mounts
