@@ -195,6 +195,7 @@ def main():
             numbers = " ".join(f"{us:.4f}" for us in samples)
             append(results, f"samples 0 {test} {size} {timing.operations} {width} {numbers}")
     dist.barrier()
+    dist.destroy_process_group()  # torch's threads would otherwise end the process with a signal now and then
 
 
 main()
