@@ -46,10 +46,13 @@ class LaunchersTest : public testing::TestWithParam<const MpiLauncher*> {
     EXPECT_TRUE(contains(outcome.out, "add up to " + std::to_string(ranks * (ranks - 1) / 2))) << outcome.out;
   }
 
-  // A program instead of ssh that runs the commands of two imagined hosts here.
+  // A program instead of ssh that runs the commands of two imagined hosts here. Each has its own TMPDIR, because
+  // daemons of Open MPI that make the same directory at once may fail.
   std::string agent() const {
     const std::string path = place_.file("agent");
-    std::ofstream(path) << "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nshift\nexec sh -c \"$*\"\n";
+    std::ofstream(path) << "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\n"
+                        << "export TMPDIR=" << place_.file("") << "$1\nmkdir -p \"$TMPDIR\"\nshift\n"
+                        << "exec sh -c \"$*\"\n";
     fs::permissions(path, fs::perms(0755));
     return path;
   }
