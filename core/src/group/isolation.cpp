@@ -247,18 +247,16 @@ bool Isolation::start_wait(const std::shared_ptr<Work>& work, int64_t timeout_ns
     bp_error_init(&err);
     const int32_t status = inner_->work_wait(agent_.self, work->inner, timeout_ns, &err);
     const bool never_ends = status == BP_AGAIN && was_late;
-    {
-      const std::lock_guard lock(mutex_);
-      work->waiting.reset();
-      if (never_ends && !work->done) abandon(*work);
-      if (!work->done && status != BP_AGAIN) {
-        work->done = true;
-        work->status = status;
-        work->error = err;
-      }
-      changed_.notify_all();
+    if (never_ends) detach(kNeverEnds, "abort");  // before the caller gets its error, and can destroy the agent
+    const std::lock_guard lock(mutex_);
+    work->waiting.reset();
+    if (never_ends && !work->done) abandon(*work);
+    if (!work->done && status != BP_AGAIN) {
+      work->done = true;
+      work->status = status;
+      work->error = err;
     }
-    if (never_ends) detach(kNeverEnds, "abort");
+    changed_.notify_all();
   });
   work->waiting = std::move(made);
   work->ask_until = Deadline::never();
