@@ -82,6 +82,7 @@ Job read_job(PmixLink* link) {
     if (message.kind == "ranks") job.ranks_per_node = number(message.text);
     if (message.kind == "host") job.hosts.push_back(message.text);
   }
+  if (job.hosts.size() > 1) throw std::runtime_error("it serves jobs on one node; start those on several with mpirun");
   if (job.name.empty() || job.ranks_per_node == 0 || job.node >= job.hosts.size()) {
     throw std::runtime_error("the launcher has not described the job; install all of Backplane anew");
   }
@@ -119,7 +120,7 @@ void serve_job(PmixLink* link) {
   for (const Directory* const each : {&directory, &shared_memory}) link->send({"directory", each->path()});
   ::setenv("PMIX_MCA_gds", "hash", 0);  // without files
   {
-    const Server server(job, directory.path(), {});
+    const Server server(job, directory.path());
     const std::vector<std::string> common = shared_memory_variables(shared_memory.path());
     for (uint32_t i = 0; i < job.ranks_per_node; ++i) {
       for (const std::string& variable : server.environment(job.first_rank() + i)) link->send({"variable", variable});

@@ -6,12 +6,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <future>
-#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -21,9 +18,6 @@ namespace {
 
 // The state of the only server of this process: not all callbacks of libpmix carry a pointer of the caller.
 struct State {
-  OnFence on_fence;
-  uint32_t size = 0;  // ranks of the job
-  bool one_node = true;
   std::mutex mutex;
   std::set<uint32_t> connected;  // the ranks that have connected, perhaps no more
 };
@@ -93,25 +87,16 @@ pmix_status_t on_abort(const pmix_proc_t*, void*, int, const char*, pmix_proc_t*
   return PMIX_OPERATION_SUCCEEDED;
 }
 
-// The data are malloc's, and this owns them.
-pmix_status_t on_fence(const pmix_proc_t* who, size_t count, const pmix_info_t* info, size_t info_count, char* data,
-                       size_t size, pmix_modex_cbfunc_t done, void* cookie) {
-  const std::unique_ptr<char, decltype(&std::free)> owner(data, &std::free);
+// Nothing is exchanged with other nodes: the job has only this one. The data are malloc's, and this owns them.
+pmix_status_t on_fence(const pmix_proc_t*, size_t, const pmix_info_t* info, size_t info_count, char* data, size_t,
+                       pmix_modex_cbfunc_t, void*) {
+  std::free(data);
   // A rank that was in the fence has died.
   for (size_t i = 0; i < info_count; ++i) {
     if (!PMIX_CHECK_KEY(&info[i], PMIX_LOCAL_COLLECTIVE_STATUS)) continue;
     if (info[i].value.data.status != PMIX_SUCCESS) return info[i].value.data.status;
   }
-  if (state().one_node) return PMIX_OPERATION_SUCCEEDED;
-  const bool is_whole = count == state().size || (count == 1 && who[0].rank == PMIX_RANK_WILDCARD);
-  if (!is_whole) return PMIX_ERR_NOT_SUPPORTED;
-  state().on_fence({data, size}, [done, cookie](pmix_status_t status, std::string_view all) {
-    char* const copy = static_cast<char*>(std::malloc(std::max<size_t>(all.size(), 1)));
-    if (copy == nullptr) return done(PMIX_ERR_NOMEM, nullptr, 0, cookie, nullptr, nullptr);
-    std::memcpy(copy, all.data(), all.size());
-    done(status, copy, all.size(), cookie, &std::free, copy);
-  });
-  return PMIX_SUCCESS;
+  return PMIX_OPERATION_SUCCEEDED;
 }
 
 // Ranks put everything before the fence. Other data do not exist.
@@ -146,11 +131,8 @@ pmix_server_module_t functions() {
 
 }  // namespace
 
-Server::Server(Job job, const std::string& directory, OnFence on_fence) : job_(std::move(job)) {
+Server::Server(Job job, const std::string& directory) : job_(std::move(job)) {
   const HangLimit limit;
-  state().on_fence = std::move(on_fence);
-  state().size = job_.size();
-  state().one_node = job_.hosts.size() == 1;
   // With room for the functions that newer versions of libpmix read after these.
   static struct {
     pmix_server_module_t functions;

@@ -3,25 +3,18 @@
 // The PMIx server of one job on this node. libpmix has one per process, and a thread of its own that calls back.
 #pragma once
 
-#include <functional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "job_info.hpp"
 
 namespace backplane::pmix {
 
-// The end of a fence: the data of all nodes, one after the other, or why there is none.
-using FenceEnd = std::function<void(pmix_status_t status, std::string_view data)>;
-// Called once all ranks of this node are in a fence of the job, on the thread of libpmix, with what they have put.
-using OnFence = std::function<void(std::string_view own, FenceEnd end)>;
-
 class Server {
  public:
   // Starts to listen. `directory` holds temporary files and exists. Throws std::runtime_error.
-  Server(Job job, const std::string& directory, OnFence on_fence);
+  Server(Job job, const std::string& directory);
   // Removes the files that ranks have registered, and disconnects those that are left.
   ~Server();
   Server(const Server&) = delete;
