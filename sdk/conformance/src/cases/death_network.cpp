@@ -58,13 +58,8 @@ void connection_reset(Rank& rank) {
   end_somehow(rank, *agent, receiving, rank.scaled(kSecond), "a recv over a connection that was reset");
   end_somehow(rank, *agent, sending, rank.scaled(kSecond), "a send over a connection that was reset");
   end_and_open_again(rank, std::move(agent));
-  rank.barrier();
   rank.step("using a new group after connections were reset");
-  Plan plan;
-  plan.space = "after";
-  auto again = rank.open(plan);
-  exchange(rank, *again, 1, 1000);
-  rank.barrier();
+  exchange_in_new_group(rank);
 }
 
 // Packets are dropped silently: no connection breaks, nothing arrives.

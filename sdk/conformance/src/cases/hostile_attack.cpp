@@ -203,12 +203,7 @@ void defend(Rank& rank) {
   exchange(rank, *agent, 1, 300'000);
   rank.barrier();
   agent->close();
-  rank.barrier();
-  Plan plan;
-  plan.space = "after";
-  auto again = rank.open(plan);
-  exchange(rank, *again, 1, 1000);
-  rank.barrier();
+  exchange_in_new_group(rank);
 }
 
 }  // namespace

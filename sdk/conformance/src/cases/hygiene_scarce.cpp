@@ -159,13 +159,8 @@ void no_descriptor_in_traffic(Rank& rank) {
   limit.reset();
   agent->abort(BP_RESOURCE, 0, "the harness aborts");
   close_quickly(rank, std::move(agent));
-  rank.barrier();
-  Plan plan;
-  plan.space = "after";
   rank.step("starting a group when there are descriptors again");
-  auto again = rank.open(plan);
-  exchange(rank, *again, 1, 1000);
-  rank.barrier();
+  exchange_in_new_group(rank);
 }
 
 void few_threads(Rank& rank) {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "init_raw.hpp"
 
-#include <chrono>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 namespace backplane::conformance::init {
@@ -26,7 +24,7 @@ struct RawInit::Watched {
     auto& self = *static_cast<RawInit*>(ctx);
     if (++self.calls_ == self.stop_at_.load()) {
       self.stopped_.store(true);
-      while (!self.released_.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      self.released_.wait(false);
     }
     return real(self);
   }

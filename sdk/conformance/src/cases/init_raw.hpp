@@ -27,7 +27,10 @@ class RawInit {
   // Has the store's `number`th call (from 1) of init wait until release is called.
   void stop_at_call(int number) { stop_at_.store(number); }
   bool stopped() const { return stopped_.load(); }
-  void release() { released_.store(true); }
+  void release() {
+    released_.store(true);
+    released_.notify_all();
+  }
 
   void request_abort() { host_.request_abort(); }
   // Whether init waits for other ranks: the plugin is in a call of the store, or has called abort_requested.

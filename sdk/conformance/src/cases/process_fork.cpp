@@ -53,12 +53,7 @@ void fork_child(Rank& rank) {
   exchange(rank, *agent, 4, 10'000);
   rank.barrier();
   agent->close();
-  rank.barrier();
-  Plan plan;
-  plan.space = "after";
-  auto again = rank.open(plan);
-  exchange(rank, *again, 1, 1000);
-  rank.barrier();
+  exchange_in_new_group(rank);
 }
 
 // The child outlives the agent. The peers may not see its end then (the child also has the connections), but destroy

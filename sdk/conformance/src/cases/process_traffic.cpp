@@ -66,6 +66,15 @@ void exchange(Rank& rank, Agent& agent, uint64_t tag, size_t bytes) {
   exchange(rank, agent, all, tag, bytes);
 }
 
+void exchange_in_new_group(Rank& rank) {
+  rank.barrier();
+  Plan plan;
+  plan.space = "after";
+  const auto agent = rank.open(plan);
+  exchange(rank, *agent, 1, 1000);
+  rank.barrier();
+}
+
 void pass_round(Rank& rank, Agent& agent, uint64_t tag, size_t bytes) {
   trade(rank, agent, {(agent.rank() + 1) % agent.size()}, {(agent.rank() + agent.size() - 1) % agent.size()}, tag,
         bytes);

@@ -19,6 +19,8 @@ std::vector<char> payload(int32_t sender, int32_t receiver, uint64_t tag, size_t
 void exchange(Rank& rank, Agent& agent, const std::vector<int32_t>& peers, uint64_t tag, size_t bytes);
 // The same among all ranks of the agent.
 void exchange(Rank& rank, Agent& agent, uint64_t tag, size_t bytes);
+// The same in a group that all ranks of the job start now, and end.
+void exchange_in_new_group(Rank& rank);
 // A message to the next rank of the agent and one from the previous.
 void pass_round(Rank& rank, Agent& agent, uint64_t tag, size_t bytes);
 
