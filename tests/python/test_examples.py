@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import random
-import socket
 import subprocess
 import sys
 
@@ -14,23 +12,10 @@ import backplane
 import backplane.hf
 import numpy as np
 import pytest
+from backplane._ports import free_port
 from support import BACKENDS, LIMIT, run_ranks
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "share/examples/python"
-
-
-def free_port() -> int:
-    """A port below those that the system gives to sockets, one of which could get it before the program listens."""
-    first_given = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    ports = range(10000, first_given) if first_given > 11000 else range(first_given, 60000)
-    for port in random.sample(ports, 100):
-        with socket.socket() as tried:
-            try:
-                tried.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("100 ports are in use")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -11,6 +11,7 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from backplane._errors import TimedOutError
+from backplane._ports import free_port
 
 _LOOPBACK = "127.0.0.1"
 
@@ -26,7 +27,7 @@ def meet(store: Any, rank: int, members: list[int], size: int, timeout: datetime
     address_key = f"{key}/{round_number}"
     if rank == 0:
         host = own_address(store)
-        address = f"tcp://{host}:{_free_port(host)}"
+        address = f"tcp://{host}:{free_port(host)}"
         store.set(address_key, address)
         return address
     try:
@@ -60,9 +61,3 @@ def _source_address(host: str) -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return _LOOPBACK
-
-
-def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
