@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "support/groups.hpp"
+#include "support/reference.hpp"
 
 namespace backplane::test {
 namespace {

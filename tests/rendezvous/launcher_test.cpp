@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "liveness/process_identity.hpp"
+#include "rendezvous/meeting_place.hpp"
 #include "rendezvous_fixture.hpp"
 
 namespace backplane::core {

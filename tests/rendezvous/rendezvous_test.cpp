@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "liveness/process_identity.hpp"
-#include "rendezvous/meeting_place.hpp"
 
 namespace backplane::core {
 namespace {
