@@ -219,4 +219,5 @@ def main() -> None:
     print("passed", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
