@@ -80,6 +80,61 @@ TEST(Check, FailsAWrongPlugin) {
       << outcome.out;
 }
 
+// A plugin whose init refuses to start, so that the case fails.
+Outcome check_with_known(const std::string& lines, const std::string& mutant) {
+  const ScopedDirectory directory;
+  const std::string file = directory.file("known");
+  std::ofstream(file) << lines;
+  Setting setting;
+  if (!mutant.empty()) setting.environment["SPECIMEN_MUTANT"] = mutant;
+  return check({kSpecimen, "-n", "2", "--filter", "p2p.tag-match", "--expect-failures", file}, setting);
+}
+
+TEST(CheckKnownFailures, AreExpected) {
+  const std::string lines = "# of the specimen\n\np2p.tag-match: its init: refuses to start\n";
+  const Outcome outcome = check_with_known(lines, "no.such-mutant");
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "0 passed, 0 failed, 1 known, 0 skipped")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "known: p2p.tag-match: its init: refuses to start\n")) << outcome.out;
+}
+
+TEST(CheckKnownFailures, FailIfTheyPass) {
+  const Outcome outcome = check_with_known("p2p.tag-match: no longer\n", "");
+  EXPECT_EQ(outcome.code, 1) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "the supervisor: expected the known failure: no longer")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "the case passed; remove it from the known failures")) << outcome.out;
+}
+
+TEST(CheckKnownFailures, MayPassIfIntermittent) {
+  const std::string lines = "p2p.tag-match (intermittent): now and then\n";
+  const Outcome passes = check_with_known(lines, "");
+  EXPECT_EQ(passes.code, 0) << passes.out << passes.err;
+  EXPECT_TRUE(contains(passes.out, "1 passed, 0 failed, 0 skipped")) << passes.out;
+  const Outcome fails = check_with_known(lines, "no.such-mutant");
+  EXPECT_EQ(fails.code, 0) << fails.out << fails.err;
+  EXPECT_TRUE(contains(fails.out, "known: p2p.tag-match: now and then")) << fails.out;
+}
+
+TEST(CheckKnownFailures, LeaveTheOthersAsTheyAre) {
+  const Outcome outcome = check_with_known("p2p.any-tag: another case\n", "no.such-mutant");
+  EXPECT_EQ(outcome.code, 1) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "FAILED p2p.tag-match")) << outcome.out;
+}
+
+TEST(CheckKnownFailures, AreReadStrictly) {
+  const auto refused = [](const std::string& lines) {
+    const Outcome outcome = check_with_known(lines, "");
+    EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_TRUE(contains(refused("\np2p.tag-match\n"), ": line 2: expected 'CASE: REASON'"));
+  EXPECT_TRUE(contains(refused("p2p.tag-match:  \n"), ": line 1: expected 'CASE: REASON'"));
+  EXPECT_TRUE(contains(refused("p2p.tag-mach: x\n"), "no such case: p2p.tag-mach; did you mean p2p.tag-match?"));
+  EXPECT_TRUE(contains(refused("p2p.tag-match: x\np2p.tag-match: y\n"), "line 2: p2p.tag-match is listed twice"));
+  expect_wrong_use({kSpecimen, "--expect-failures", "/no/such/list"},
+                   "--expect-failures: cannot read /no/such/list: No such file or directory");
+}
+
 TEST(Check, ListsTheCases) {
   const Outcome outcome = check({"--list"});
   EXPECT_EQ(outcome.code, 0);

@@ -105,6 +105,35 @@ TEST(ExitCode, IsThatOfTheMustLevel) {
   EXPECT_EQ(exit_code(report), 0);
 }
 
+// A known failure is in all formats, and is not counted as failed.
+Report with_known_failure() {
+  Report report = sample();
+  report.results[1].known = "the library is <wrong>";
+  return report;
+}
+
+TEST(KnownFailure, IsNotCounted) {
+  const Report report = with_known_failure();
+  EXPECT_EQ(exit_code(report), 0);
+  const std::string text = to_text(report);
+  EXPECT_TRUE(contains(text, "1 passed, 0 failed, 1 known, 2 skipped")) << text;
+  EXPECT_TRUE(contains(text, "\nknown: p2p.bad: the library is <wrong>\n    got a<b>")) << text;
+  EXPECT_FALSE(contains(text, "FAILED")) << text;
+}
+
+TEST(KnownFailure, IsInTheOtherFormats) {
+  const Report report = with_known_failure();
+  EXPECT_TRUE(contains(to_tap(report), "\nnot ok 2 - p2p.bad # TODO known: the library is <wrong>\n"));
+  const std::string junit = to_junit(report);
+  EXPECT_TRUE(contains(junit, "<skipped message=\"known: the library is &lt;wrong&gt;\"/>")) << junit;
+  EXPECT_TRUE(contains(junit, "tests=\"4\" failures=\"0\" errors=\"0\" skipped=\"3\"")) << junit;
+  const auto json = nlohmann::json::parse(to_json(report));
+  EXPECT_EQ(json["failed"], 0);
+  EXPECT_EQ(json["known"], 1);
+  EXPECT_EQ(json["results"][1]["verdict"], "failed");
+  EXPECT_EQ(json["results"][1]["known"], "the library is <wrong>");
+}
+
 TEST(TapReport, IsVersion13) {
   const std::string text = to_tap(sample());
   EXPECT_TRUE(text.starts_with("TAP version 13\n1..4\n")) << text;

@@ -25,6 +25,7 @@ Json of(const Result& result) {
                  {"level", level_name(result.level)},
                  {"verdict", verdict_name(result.verdict)}};
   if (result.verdict == Verdict::kSkipped) object["reason"] = harmless(result.reason);
+  if (!result.known.empty()) object["known"] = harmless(result.known);
   for (const Finding& finding : result.findings) object["findings"].push_back(of(finding));
   if (!result.output.empty()) object["output"] = harmless(result.output);
   object["seconds"] = result.seconds;
@@ -45,7 +46,7 @@ Json of(const Cell& cell) {
 }  // namespace
 
 std::string to_json(const Report& report) {
-  const auto [passed, failed, skipped] = count_verdicts(report);
+  const auto [passed, failed, skipped, known] = count_verdicts(report);
   Json object = {{"subject", harmless(report.subject)},
                  {"backend", harmless(report.backend)},
                  {"version", harmless(report.version)},
@@ -56,6 +57,7 @@ std::string to_json(const Report& report) {
                  {"error", harmless(report.error)},
                  {"passed", passed},
                  {"failed", failed},
+                 {"known", known},
                  {"skipped", skipped},
                  {"results", Json::array()},
                  {"matrix", Json::array()}};

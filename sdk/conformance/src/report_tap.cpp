@@ -45,7 +45,11 @@ std::string to_tap(const Report& report) {
     const bool failed = result.verdict == Verdict::kFailed;
     text += fmt::format("{}{} - {}", failed ? "not ok " : "ok ", ++number, description(full_name(result)));
     if (result.verdict == Verdict::kSkipped) text += fmt::format(" # SKIP {}", one_line(result.reason));
-    if (failed && result.level == Level::kFull) text += " # TODO not at the level that every backend must reach";
+    if (!result.known.empty()) {
+      text += fmt::format(" # TODO known: {}", one_line(result.known));
+    } else if (failed && result.level == Level::kFull) {
+      text += " # TODO not at the level that every backend must reach";
+    }
     text += "\n";
     if (failed) text += diagnosis(result);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "names.hpp"
@@ -22,8 +23,9 @@ class Text {
   std::string write() {
     summary();
     for (const Result& result : report_.results) {
-      if (result.verdict == Verdict::kFailed) failure(result);
+      if (result.verdict == Verdict::kFailed && result.known.empty()) failure(result);
     }
+    known_failures();
     skips();
     matrix();
     return std::move(text_);
@@ -40,13 +42,14 @@ class Text {
   }
 
   void summary() {
-    const auto [passed, failed, skipped] = count_verdicts(report_);
+    const auto [passed, failed, skipped, known] = count_verdicts(report_);
     const char* colour = !report_.error.empty() || failed > 0 ? "31" : "32";
     std::string who = report_.backend.empty() ? "?" : one_line(report_.backend);
     if (!report_.version.empty()) who.append(1, ' ').append(one_line(report_.version));
     line("{} ({}) at {}{}{} in {} s (level {}, seed {})", who, one_line(report_.subject), report_.ranks,
          report_.ranks == 1 ? " rank: " : " ranks: ",
-         coloured(colour, fmt::format("{} passed, {} failed, {} skipped", passed, failed, skipped)),
+         coloured(colour, fmt::format("{} passed, {} failed, {}{} skipped", passed, failed,
+                                      known > 0 ? fmt::format("{} known, ", known) : "", skipped)),
          decimal(report_.seconds, 1), level_name(report_.level), report_.seed);
     if (!report_.error.empty()) {
       line("{}{}", coloured("31", "The check itself could not be completed: "), one_line(report_.error));
@@ -75,6 +78,16 @@ class Text {
       }
     }
     if (!result.reproduce.empty()) line("{}reproduce: {}", kIndent, one_line(result.reproduce));
+  }
+
+  void known_failures() {
+    bool is_first = true;
+    for (const Result& result : report_.results) {
+      if (result.known.empty()) continue;
+      if (std::exchange(is_first, false)) line("");
+      line("known: {}: {}", full_name(result), one_line(result.known));
+      if (!result.findings.empty()) line("{}got {}", kIndent, one_line(result.findings.front().actual));
+    }
   }
 
   // The skipped cases by reason, in the order of the reasons' first occurrence.

@@ -40,9 +40,11 @@ bool is_reduction(uint32_t op) {
   return op == BP_REDUCE || op == BP_ALL_REDUCE || op == BP_REDUCE_SCATTER || op == BP_REDUCE_SCATTERV;
 }
 
-std::array<size_t, 3> count_verdicts(const Report& report) {
-  std::array<size_t, 3> counts = {};
-  for (const Result& result : report.results) ++counts[static_cast<size_t>(result.verdict)];
+std::array<size_t, 4> count_verdicts(const Report& report) {
+  std::array<size_t, 4> counts = {};
+  for (const Result& result : report.results) {
+    ++counts[result.known.empty() ? static_cast<size_t>(result.verdict) : counts.size() - 1];
+  }
   return counts;
 }
 

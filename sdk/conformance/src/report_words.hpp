@@ -21,8 +21,8 @@ std::string full_name(const Result& result);
 // Whether the operation reduces, so that Cell::reduce_op is meaningful.
 bool is_reduction(uint32_t op);
 
-// How many results have each verdict, by its value.
-std::array<size_t, 3> count_verdicts(const Report& report);
+// How many results have each verdict, by its value, and how many failed as expected, which are not among the failed.
+std::array<size_t, 4> count_verdicts(const Report& report);
 
 // Makes text valid UTF-8. Replaces invalid bytes by U+FFFD. Replaces control characters except tab and newline as well,
 // because they could move a terminal's cursor and XML forbids them.

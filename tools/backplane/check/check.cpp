@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "check/filters.hpp"
+#include "check/known_failures.hpp"
 #include "check/subject.hpp"
 #include "commands.hpp"
 #include "common/failure.hpp"
@@ -31,6 +32,11 @@ using conformance::Report;
 constexpr const char* kCheckFooter = R"(
 The ranks run in child processes. The report names each failed case with rank, expected and actual value, and a command
 that runs this case alone.
+
+--expect-failures FILE names cases that fail for a known reason, for example a fault of the library below the backend.
+A line is 'CASE: REASON', or 'CASE (intermittent): REASON' if the case may also pass; # begins a comment. The report
+lists their failures as "known:" and the exit code ignores them. A listed case that passes fails, unless it is
+intermittent.
 
 Exit codes: 0 all rules hold; 1 a rule is broken, or Backplane refuses the plugin; 2 wrong use, or the check
 itself failed.
@@ -51,6 +57,7 @@ struct CheckSettings {
   uint64_t seed = 0;
   double timeout_scale = 1;
   std::vector<std::string> options;
+  std::string expected_failures;
   std::string buffers = "host";
   bool list = false;
 };
@@ -180,6 +187,7 @@ int check(const CheckSettings& settings) {
   suite.on_device = settings.buffers == "device";
   suite.command = reproduction(settings);
   suite.filters = chosen_cases(settings.filters, level);
+  if (!settings.expected_failures.empty()) suite.known_failures = read_known_failures(settings.expected_failures);
   suite.in_child = [](int32_t rank) {
     for (const auto& [name, value] : extra_variables(rank)) ::setenv(name.c_str(), value.c_str(), 1);
   };
@@ -233,6 +241,10 @@ void add_check(CLI::App& app, int& exit_code) {
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      ->add_option("--expect-failures", settings->expected_failures,
+                   "Cases that fail for a known reason, which the exit code ignores")
+      ->option_text("FILE");
   command->add_option("--format", settings->format, "Format of the report: text, tap, junit or json")
       ->option_text("FORMAT (text)")
       ->check(CLI::IsMember({"text", "tap", "junit", "json"}));

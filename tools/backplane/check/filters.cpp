@@ -78,6 +78,14 @@ std::vector<std::string> chosen_cases(const std::vector<std::string>& filters, L
   return names;
 }
 
+std::string nearest_case(const std::string& name) {
+  const std::vector<Result> cases = conformance::cases();
+  const auto by_distance = [&name](const Result& left, const Result& right) {
+    return distance(name, name_of(left)) < distance(name, name_of(right));
+  };
+  return name_of(*std::min_element(cases.begin(), cases.end(), by_distance));
+}
+
 std::string case_table() {
   Table table({"CASE", "LEVEL", "RULE"});
   for (const Result& which : conformance::cases()) {

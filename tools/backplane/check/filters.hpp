@@ -15,6 +15,9 @@ namespace backplane::tool {
 // for a filter without a match, with the nearest name.
 std::vector<std::string> chosen_cases(const std::vector<std::string>& filters, conformance::Level level);
 
+// The case with the most similar name; `name` itself if that is one.
+std::string nearest_case(const std::string& name);
+
 // The cases as a table: name, level, rule.
 std::string case_table();
 

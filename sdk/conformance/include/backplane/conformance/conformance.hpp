@@ -47,6 +47,12 @@ struct Finding {
   std::string step;  // the step of the case that the rank was in
 };
 
+// A case that fails because of a fault that is known, usually of a library below the backend.
+struct KnownFailure {
+  std::string reason;
+  bool is_intermittent = false;  // the case may also pass
+};
+
 struct Result {
   std::string group;  // "p2p"
   std::string name;   // "tag-match"
@@ -54,6 +60,7 @@ struct Result {
   Level level = Level::kMust;
   Verdict verdict = Verdict::kSkipped;
   std::string reason;  // why it was skipped
+  std::string known;   // why it was expected to fail, if it has failed as expected; else empty
   std::vector<Finding> findings;
   std::string output;  // of the ranks and their logs, if the case failed; at most 4 KiB
   double seconds = 0;
@@ -105,6 +112,9 @@ struct Settings {
   // The program backplane-pmix-server, so that Open MPI starts in the ranks of backends with BP_BACKEND_ONE_WORLD. Each
   // start of ranks has one. Empty: none; MPIs that speak PMI-1 start in any case.
   std::string pmix_server = {};
+  // By case, "p2p.tag-match". The failure of such a case does not count. One that passes fails, unless its failure is
+  // intermittent: the list is then out of date.
+  std::map<std::string, KnownFailure> known_failures = {};
 };
 
 // Lists all cases, each with its rule and level and the verdict kSkipped. Runs none.
@@ -120,7 +130,8 @@ std::string to_junit(const Report& report);  // JUnit XML
 std::string to_json(const Report& report);
 std::string progress_line(const Progress& progress);  // "[ 12/110] p2p.tag-match"
 
-// 0: every case of level MUST that ran has passed; 1: one has failed; 2: Report::error is set, there is no verdict.
+// 0: every case of level MUST that ran has passed, or failed as expected; 1: one has failed otherwise; 2: Report::error
+// is set, there is no verdict.
 int exit_code(const Report& report);
 
 }  // namespace backplane::conformance
