@@ -4,6 +4,7 @@
 // which belongs to the plugin, is kept until MPI has completed them.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <list>
@@ -11,14 +12,39 @@
 #include <mutex>
 
 #include "api.hpp"
+#include "backplane/sdk/block.hpp"
 
 namespace backplane::mpi {
 
-// A request and the memory that it uses. A list of one, so that giving it up allocates nothing.
+// Memory of the plugin for one buffer.
+class Copy {
+ public:
+  static constexpr uint64_t kInline = 128;  // bytes that need no allocation
+
+  Copy() {}  // NOLINT(modernize-use-equals-default): leaves inline_ uninitialized
+
+  // Call once. Throws std::bad_alloc.
+  std::byte* take(sdk::BlockPool& pool, uint64_t bytes) {
+    if (bytes <= kInline) return inline_.data();
+    if (bytes < sdk::BlockPool::kSmallest) {
+      block_.reset(new std::byte[bytes]);
+      return block_.get();
+    }
+    pooled_ = pool.take(bytes);
+    return pooled_.get();
+  }
+
+ private:
+  alignas(16) std::array<std::byte, kInline> inline_;
+  std::unique_ptr<std::byte[]> block_;
+  std::shared_ptr<std::byte> pooled_;
+};
+
+// A request and the memory of the plugin that it uses. A list of one, so that giving it up allocates nothing.
 struct PendingRequest {
   Request request{};
-  std::shared_ptr<std::byte> in;
-  std::shared_ptr<std::byte> out;
+  Copy in;
+  Copy out;
   Blocks blocks;
 };
 using PendingRequests = std::list<PendingRequest>;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -55,6 +54,7 @@ class ApiOf final : public Api {
   ApiOf(const Library& library, int max_int_count)
       : max_int_count_(max_int_count), predefined_(predefined_of<Abi>(library)), f_(library), narrow_(library, "") {
     if (library.has("MPI_Ialltoallv_c")) wide_.emplace(library, "_c");
+    max_count_ = find_max_count();
     if (std::is_same_v<Abi, OpenMpiAbi> && is_ulfm_enabled() && library.has("MPIX_Comm_get_failed")) {
       failures_.emplace(library);
     }
@@ -199,13 +199,7 @@ class ApiOf final : public Api {
     return done != 0;
   }
 
-  uint64_t max_count() const override {
-    if (!wide_) return static_cast<uint64_t>(max_int_count_);
-    // These have the functions, but the operations fail beyond an int.
-    const std::string text = version();
-    const bool is_faulty = text.starts_with("MPICH Version: 4.0") || text.starts_with("Intel");
-    return is_faulty ? std::numeric_limits<int>::max() : std::numeric_limits<int64_t>::max();
-  }
+  uint64_t max_count() const override { return max_count_; }
   Request start(const CollectiveCall& c) override {
     Handle request = predefined_[kRequestNull];
     const bool is_wide = wide_ && needs_wide(c);
@@ -249,6 +243,13 @@ class ApiOf final : public Api {
     throw sdk::Failure(is_lost ? BP_PEER_LOST : BP_INTERNAL, std::string("mpi: ") + name + " failed: " + text, -1,
                        code);
   }
+  uint64_t find_max_count() const {
+    if (!wide_) return static_cast<uint64_t>(max_int_count_);
+    // These have the functions, but the operations fail beyond an int.
+    const std::string text = version();
+    const bool is_faulty = text.starts_with("MPICH Version: 4.0") || text.starts_with("Intel");
+    return is_faulty ? std::numeric_limits<int>::max() : std::numeric_limits<int64_t>::max();
+  }
   bool flag(int (*function)(int*)) const {
     int value = 0;
     function(&value);
@@ -289,10 +290,8 @@ class ApiOf final : public Api {
   bool needs_wide(const CollectiveCall& c) const {
     const auto most = static_cast<uint64_t>(max_int_count_);
     if (c.count > most) return true;
-    return c.blocks != nullptr && (total(c.blocks->in_counts) > most || total(c.blocks->out_counts) > most);
-  }
-  static uint64_t total(const Blocks::Numbers& counts) {
-    return static_cast<uint64_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+    return c.blocks != nullptr && (end_of(c.blocks->in_counts, c.blocks->in_displs) > most ||
+                                   end_of(c.blocks->out_counts, c.blocks->out_displs) > most);
   }
 
   // The blocks' numbers as a function takes them.
@@ -323,7 +322,8 @@ class ApiOf final : public Api {
       case BP_REDUCE:
         return f.ireduce(c.in, c.out, count, type, op, c.root, comm, request);
       case BP_ALL_REDUCE:
-        return f.iallreduce(pointer_constant(Abi::in_place), c.out, count, type, op, comm, request);
+        return f.iallreduce(c.in == c.out ? pointer_constant(Abi::in_place) : c.in, c.out, count, type, op, comm,
+                            request);
       case BP_REDUCE_SCATTER:
         return f.ireduce_scatter_block(c.in, c.out, count, type, op, comm, request);
       case BP_REDUCE_SCATTERV:
@@ -355,6 +355,7 @@ class ApiOf final : public Api {
   const CollectiveFunctions<Abi, int> narrow_;
   std::optional<CollectiveFunctions<Abi, int64_t>> wide_;  // of MPI 4
   std::optional<FailureFunctions<Abi>> failures_;          // if they are in use
+  uint64_t max_count_ = 0;
   bool serves_all_threads_ = false;
 };
 

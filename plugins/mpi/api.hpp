@@ -4,6 +4,7 @@
 // thrown as sdk::Failure.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -44,12 +45,19 @@ struct Blocks {
   std::array<std::vector<int>, 4> narrow;  // the same as int, set by Api::start where the function takes those
 };
 
+// The end of the last block, in elements.
+inline uint64_t end_of(const Blocks::Numbers& counts, const Blocks::Numbers& displs) {
+  int64_t end = 0;
+  for (size_t i = 0; i < counts.size(); ++i) end = std::max(end, displs[i] + counts[i]);
+  return static_cast<uint64_t>(end);
+}
+
 // The arguments of a collective. Counts are numbers of elements of `type`, per rank where MPI counts so.
 struct CollectiveCall {
   uint32_t kind = BP_BARRIER;  // BP_BARRIER ...
   Comm comm{};
   const void* in = nullptr;
-  void* out = nullptr;  // all_reduce: input and output; broadcast: the buffer
+  void* out = nullptr;  // broadcast: the buffer
   uint64_t count = 0;
   Predefined type = kByte;
   Predefined op = kSum;

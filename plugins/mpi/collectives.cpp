@@ -85,62 +85,81 @@ Predefined reduction(uint32_t dtype, uint32_t reduce_op) {
   }
 }
 
-// A buffer of the program's collective, and the copy on which MPI works, in which blocks follow each other.
-struct StagedBuffer {
+// A buffer of the program's collective, and the memory on which MPI works: the buffer, or a copy in which blocks follow
+// each other.
+struct CollectiveBuffer {
   void set(const bp_op& op, const bp_buffer& buffer, const uint64_t* block_counts, const uint64_t* block_displs,
            int32_t world_size, const Unit& unit);
+  // Has MPI work on the buffer. Returns false if it does not count far enough for the displacements.
+  bool use_directly(const bp_op& op, const Unit& unit, uint64_t max_count);
   void copy_in() const;
   void copy_out() const;
+  bool overlaps(const CollectiveBuffer& other) const {
+    return data < other.data + other.extent && other.data < data + extent;
+  }
 
   std::byte* data = nullptr;
-  std::byte* copy = nullptr;
-  uint64_t bytes = 0;             // of `copy`
+  std::byte* memory = nullptr;    // of MPI
+  bool is_direct = false;         // `memory` is `data`
+  bool has_gaps = false;          // between blocks, or their order is another one
+  uint64_t bytes = 0;             // of all blocks
+  uint64_t extent = 0;            // of `data`, in bytes
   std::vector<uint64_t> sizes;    // of blocks, in bytes
   std::vector<uint64_t> offsets;  // of blocks in `data`
   Blocks::Numbers counts;         // of blocks, in values; given to the request, like displs
-  Blocks::Numbers displs;         // of blocks in `copy`, in values
+  Blocks::Numbers displs;         // of blocks in `memory`, in values
 };
 
-void StagedBuffer::set(const bp_op& op, const bp_buffer& buffer, const uint64_t* block_counts,
-                       const uint64_t* block_displs, int32_t world_size, const Unit& unit) {
+void CollectiveBuffer::set(const bp_op& op, const bp_buffer& buffer, const uint64_t* block_counts,
+                           const uint64_t* block_displs, int32_t world_size, const Unit& unit) {
   const uint64_t element = bp_dtype_size(op.dtype);
   data = static_cast<std::byte*>(buffer.data);
-  bytes = buffer.count * element;
+  extent = bytes = buffer.count * element;
   if (block_counts == nullptr || block_displs == nullptr) return;
   uint64_t values = 0;
-  bytes = 0;
+  extent = bytes = 0;
   for (int32_t rank = 0; rank < world_size; ++rank) {
     sizes.push_back(block_counts[rank] * element);
     offsets.push_back(block_displs[rank] * element);
+    has_gaps = has_gaps || offsets.back() != bytes;
     const uint64_t count = block_counts[rank] * unit.per_element;
     counts.push_back(static_cast<int64_t>(count));
     displs.push_back(static_cast<int64_t>(values));
     values += count;
     bytes += sizes.back();
+    extent = std::max(extent, offsets.back() + sizes.back());
   }
 }
 
-void StagedBuffer::copy_in() const {
-  if (sizes.empty() && bytes > 0) std::memcpy(copy, data, bytes);
-  std::byte* to = copy;
+bool CollectiveBuffer::use_directly(const bp_op& op, const Unit& unit, uint64_t max_count) {
+  const uint64_t values = extent / bp_dtype_size(op.dtype) * unit.per_element;
+  if (has_gaps && values > max_count) return false;
+  for (size_t i = 0; i < displs.size(); ++i) {
+    displs[i] = static_cast<int64_t>(offsets[i] / bp_dtype_size(op.dtype) * unit.per_element);
+  }
+  memory = data;
+  is_direct = true;
+  return true;
+}
+
+void CollectiveBuffer::copy_in() const {
+  if (is_direct) return;
+  if (sizes.empty() && bytes > 0) std::memcpy(memory, data, bytes);
+  std::byte* to = memory;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] > 0) std::memcpy(to, data + offsets[i], sizes[i]);
     to += sizes[i];
   }
 }
 
-void StagedBuffer::copy_out() const {
-  if (sizes.empty() && bytes > 0) std::memcpy(data, copy, bytes);
-  const std::byte* from = copy;
+void CollectiveBuffer::copy_out() const {
+  if (is_direct) return;
+  if (sizes.empty() && bytes > 0) std::memcpy(data, memory, bytes);
+  const std::byte* from = memory;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] > 0) std::memcpy(data + offsets[i], from, sizes[i]);
     from += sizes[i];
   }
-}
-
-// Of all blocks together.
-uint64_t values_of(const StagedBuffer& buffer) {
-  return buffer.counts.empty() ? 0 : static_cast<uint64_t>(buffer.counts.back() + buffer.displs.back());
 }
 
 // The number of elements that MPI is given: per rank, where blocks are equal.
@@ -161,7 +180,7 @@ uint64_t elements_of(const bp_op& op, int32_t world_size) {
 
 class Collective final : public Operation {
  public:
-  Collective(GroupState& group, const bp_op& op) : Operation(group) {
+  Collective(GroupState& group, const bp_op& op) : Operation(group, op.kind) {
     const bool reduces = (BP_REDUCTIONS & BP_BIT(op.kind)) != 0;
     const Unit unit = reduces ? reduced(op.dtype, op.reduce_op) : moved(op.dtype);
     CollectiveCall call;
@@ -172,37 +191,57 @@ class Collective final : public Operation {
       call.count = elements_of(op, group.world_size) * unit.per_element;
       call.type = unit.type;
       call.op = reduces ? reduction(op.dtype, op.reduce_op) : kSum;
-      copy(op, unit, call);
+      set_buffers(op, unit, call);
     }
     pending_.front().request = group.api().start(call);
   }
   ~Collective() override { end_now(); }
 
  private:
-  // Makes the copies of the buffers, and has the call use them.
-  void copy(const bp_op& op, const Unit& unit, CollectiveCall& call) {
+  // Chooses the memory on which the call works, and copies the input there.
+  void set_buffers(const bp_op& op, const Unit& unit, CollectiveCall& call) {
     const bool is_root = op.root == group_.rank;
-    const bool one_copy = op.kind == BP_ALL_REDUCE || op.kind == BP_BROADCAST;
+    const bool is_broadcast = op.kind == BP_BROADCAST;
     in_.set(op, op.input, op.in_counts, op.in_displs, group_.world_size, unit);
     out_.set(op, op.output, op.out_counts, op.out_displs, group_.world_size, unit);
-    const uint64_t elements = std::max({call.count, values_of(in_), values_of(out_)});
+    const uint64_t elements = std::max({call.count, end_of(in_.counts, in_.displs), end_of(out_.counts, out_.displs)});
     if (elements > group_.api().max_count()) {
       throw sdk::Failure(BP_UNSUPPORTED, "mpi: " + sdk::describe(op) + " has " + std::to_string(elements) +
                                              " elements; the collectives of " + group_.api().version() +
                                              " count at most 2^31 - 1: split it, or use a library of MPI 4");
     }
+    if (group_.direct.count() > 0) use_directly(op, unit);
     PendingRequest& pending = pending_.front();
-    pending.out = group_.pool->take(out_.bytes);
-    pending.in = one_copy ? pending.out : group_.pool->take(in_.bytes);
-    in_.copy = pending.in.get();
-    out_.copy = pending.out.get();
-    if (op.kind != BP_BROADCAST || is_root) in_.copy_in();
-    writes_ = op.kind != BP_BROADCAST || !is_root;
-    call.in = in_.copy;
-    call.out = out_.copy;
+    if (!out_.is_direct) out_.memory = pending.out.take(*group_.pool, out_.bytes);
+    if (is_broadcast || (op.kind == BP_ALL_REDUCE && !in_.is_direct)) {
+      in_.memory = out_.memory;  // of equal size
+    } else if (!in_.is_direct) {
+      in_.memory = pending.in.take(*group_.pool, in_.bytes);
+    }
+    if (!is_broadcast || is_root) in_.copy_in();
+    writes_ = !is_broadcast || !is_root;
+    call.in = in_.memory;
+    call.out = out_.memory;
     if (in_.counts.empty() && out_.counts.empty()) return;
     pending.blocks = {std::move(in_.counts), std::move(in_.displs), std::move(out_.counts), std::move(out_.displs), {}};
     call.blocks = &pending.blocks;
+  }
+
+  // Has MPI work on buffers of the program where it can.
+  void use_directly(const bp_op& op, const Unit& unit) {
+    const uint64_t max_count = group_.api().max_count();
+    bool uses_in = group_.uses_directly(in_.bytes);
+    bool uses_out = group_.uses_directly(out_.bytes);
+    if (op.kind == BP_ALL_REDUCE || op.kind == BP_BROADCAST) {
+      // The root's buffers of a broadcast are the same.
+      if (uses_out) out_.use_directly(op, unit, max_count);
+      if (uses_in) in_.use_directly(op, unit, max_count);
+      return;
+    }
+    if (in_.overlaps(out_)) (in_.bytes <= out_.bytes ? uses_in : uses_out) = false;  // MPI takes no overlap
+    if (op.kind == BP_REDUCE_SCATTERV && in_.has_gaps) uses_in = false;              // MPI takes no displacements
+    if (uses_in) in_.use_directly(op, unit, max_count);
+    if (uses_out) out_.use_directly(op, unit, max_count);
   }
 
   bool advance() override {
@@ -210,18 +249,20 @@ class Collective final : public Operation {
     if (writes_) out_.copy_out();
     return true;
   }
-  void give_up() noexcept override { group_.world.abandoned().add(pending_); }
+  bool give_up() noexcept override {
+    if ((in_.is_direct || out_.is_direct) && pending_.front().request != Request{}) return false;
+    group_.world.abandoned().add(pending_);
+    return true;
+  }
 
-  StagedBuffer in_;
-  StagedBuffer out_;
+  CollectiveBuffer in_;
+  CollectiveBuffer out_;
   bool writes_ = false;
   PendingRequests pending_{1};
 };
 
 }  // namespace
 
-std::unique_ptr<Operation> start_collective(GroupState& group, const bp_op& op) {
-  return std::make_unique<Collective>(group, op);
-}
+std::unique_ptr<sdk::Work> collective(GroupState& group, const bp_op& op) { return perform<Collective>(group, op); }
 
 }  // namespace backplane::mpi

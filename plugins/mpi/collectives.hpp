@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MPI's nonblocking collectives on copies of the buffers.
+// MPI's nonblocking collectives, on copies of the buffers or, with the option `direct`, on the buffers.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace backplane::mpi {
 
-// Starts a collective. All ranks do so in the same order.
-std::unique_ptr<Operation> start_collective(GroupState& group, const bp_op& op);
+// Starts a collective. All ranks do so in the same order. NULL: it was synchronous, and is complete.
+std::unique_ptr<sdk::Work> collective(GroupState& group, const bp_op& op);
 
 }  // namespace backplane::mpi

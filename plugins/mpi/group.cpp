@@ -139,7 +139,9 @@ Group::Group(World& world, const sdk::Context& context, const Members& members)
     : use_(world),
       native_(context.options.boolean("native")),
       processes_(members.processes),
-      state_{world, context.rank, context.world_size, members.user, members.internal, {}, nullptr, nullptr},
+      state_{world,        context.rank,     context.world_size,
+             members.user, members.internal, std::chrono::nanoseconds(context.options.integer("direct")),
+             {},           nullptr,          nullptr},
       progress_(world.progress()) {
   state_.pool = std::make_shared<sdk::BlockPool>(kPooledBytes);
   state_.receives = std::make_shared<Receives>(world.api(), members.user, members.internal, state_.pool);
@@ -179,26 +181,16 @@ Group::~Group() {
   }
 }
 
-std::unique_ptr<Operation> Group::start(const bp_op& op) {
-  try {
-    if (op.kind == BP_SEND) return start_send(state_, op);
-    if (op.kind == BP_RECV) return start_receive(state_, op);
-    return start_collective(state_, op);
-  } catch (const sdk::Failure& failure) {
-    throw state_.with_rank(failure);
-  }
-}
-
 std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   state_.failure.check();
   state_.world.abandoned().reap(state_.api());
-  std::unique_ptr<Operation> operation = start(op);
-  if ((op.flags & BP_OP_SYNC) == 0) {
-    state_.world.progress().add(*operation);
-    return operation;
+  try {
+    if (op.kind == BP_SEND) return send(state_, op);
+    if (op.kind == BP_RECV) return receive(state_, op);
+    return collective(state_, op);
+  } catch (const sdk::Failure& failure) {
+    throw state_.with_rank(failure);
   }
-  if (operation->wait(op.timeout_ns)) return nullptr;
-  throw sdk::timed_out(op);
 }
 
 void Group::abort(const sdk::Failure& why) noexcept {

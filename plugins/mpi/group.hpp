@@ -30,7 +30,6 @@ class Group final : public sdk::ProcessGroup {
 
   Group(World& world, const sdk::Context& context, const Members& members);
 
-  std::unique_ptr<Operation> start(const bp_op& op);
   void revoke() noexcept;
 
   const World::Use use_;

@@ -13,13 +13,17 @@ constexpr uint64_t kInternal = BP_BIT(kTagBits - 1);
 class Send final : public Operation {
  public:
   Send(GroupState& group, const bp_op& op)
-      : Operation(group), comm_((op.tag & kInternal) != 0 ? group.internal : group.user) {
+      : Operation(group, op.kind), comm_((op.tag & kInternal) != 0 ? group.internal : group.user) {
     const uint64_t bytes = op.input.count * bp_dtype_size(op.dtype);
+    is_direct_ = group.uses_directly(bytes);
     PendingRequest& pending = pending_.front();
-    pending.in = group.pool->take(bytes);
-    if (bytes > 0) std::memcpy(pending.in.get(), op.input.data, bytes);
-    pending.request =
-        group.api().isend(pending.in.get(), bytes, op.peer, static_cast<int>(op.tag & (kInternal - 1)), comm_);
+    const void* data = op.input.data;
+    if (!is_direct_) {
+      std::byte* const copy = pending.in.take(*group.pool, bytes);
+      if (bytes > 0) std::memcpy(copy, data, bytes);
+      data = copy;
+    }
+    pending.request = group.api().isend(data, bytes, op.peer, static_cast<int>(op.tag & (kInternal - 1)), comm_);
   }
   ~Send() override { end_now(); }
 
@@ -30,16 +34,21 @@ class Send final : public Operation {
     if (!group_.api().is_revoked(comm_)) return true;
     throw sdk::Failure(BP_PEER_LOST, "mpi: the communicator was revoked, because the group has lost a rank");
   }
-  void give_up() noexcept override { group_.world.abandoned().add(pending_); }
+  bool give_up() noexcept override {
+    if (is_direct_ && pending_.front().request != Request{}) return false;
+    group_.world.abandoned().add(pending_);
+    return true;
+  }
 
   const Comm comm_;
+  bool is_direct_ = false;
   PendingRequests pending_{1};
 };
 
 class Receive final : public Operation {
  public:
   Receive(GroupState& group, const bp_op& op)
-      : Operation(group),
+      : Operation(group, op.kind),
         data_(op.output.data),
         capacity_(op.output.count * bp_dtype_size(op.dtype)),
         result_(op.result),
@@ -47,6 +56,8 @@ class Receive final : public Operation {
     posted_->peer = op.peer == BP_ANY_SOURCE ? kAnySource : op.peer;
     posted_->internal = op.tag != BP_ANY_TAG && (op.tag & kInternal) != 0;
     posted_->tag = op.tag == BP_ANY_TAG ? kAnyTag : static_cast<int>(op.tag & (kInternal - 1));
+    if (group.uses_directly(capacity_)) posted_->data = static_cast<std::byte*>(data_);
+    posted_->capacity = capacity_;
     group.receives->post(posted_);
   }
   ~Receive() override { end_now(); }
@@ -69,11 +80,15 @@ class Receive final : public Operation {
                              " bytes, but the receive buffer only " + std::to_string(capacity_),
                          envelope.source);
     }
-    if (bytes > 0) std::memcpy(data_, posted_->pending.front().out.get(), bytes);
+    if (bytes > 0 && posted_->copy != nullptr) std::memcpy(data_, posted_->copy, bytes);
     return true;
   }
-  void give_up() noexcept override {
-    if (!group_.receives->withdraw(posted_)) group_.world.abandoned().add(posted_->pending);
+  bool give_up() noexcept override {
+    if (group_.receives->withdraw(posted_)) return true;
+    const bool is_direct = posted_->data != nullptr && posted_->copy == nullptr;
+    if (is_direct && posted_->pending.front().request != Request{}) return false;
+    group_.world.abandoned().add(posted_->pending);
+    return true;
   }
 
   void* const data_;
@@ -179,25 +194,25 @@ void Receives::deliver(Queue& queue, const Envelope& envelope, Message message) 
   posted->failure = envelope.failure;  // then MPI drops the data, like below
   PendingRequest& pending = posted->pending.front();
   uint64_t bytes = envelope.bytes;
+  std::byte* data = bytes > Copy::kInline && bytes <= posted->capacity ? posted->data : nullptr;
   try {
-    pending.out = pool_->take(bytes);
+    if (data == nullptr) posted->copy = data = pending.out.take(*pool_, bytes);
   } catch (const std::bad_alloc&) {
     posted->failure.emplace(BP_RESOURCE, "mpi: out of memory for a message of rank " + std::to_string(envelope.source),
                             envelope.source);
     bytes = 0;  // MPI drops the data; otherwise it would keep the message
+    posted->copy = data = pending.in.take(*pool_, bytes);
   }
   try {
-    pending.request = api_.imrecv(pending.out.get(), bytes, message);
+    pending.request = api_.imrecv(data, bytes, message);
   } catch (const sdk::Failure& failure) {
     if (!posted->failure) posted->failure.emplace(failure);
   }
   posted->matched.store(true, std::memory_order_release);
 }
 
-std::unique_ptr<Operation> start_send(GroupState& group, const bp_op& op) { return std::make_unique<Send>(group, op); }
+std::unique_ptr<sdk::Work> send(GroupState& group, const bp_op& op) { return perform<Send>(group, op); }
 
-std::unique_ptr<Operation> start_receive(GroupState& group, const bp_op& op) {
-  return std::make_unique<Receive>(group, op);
-}
+std::unique_ptr<sdk::Work> receive(GroupState& group, const bp_op& op) { return perform<Receive>(group, op); }
 
 }  // namespace backplane::mpi

@@ -26,7 +26,10 @@ class Receives {
     int peer = kAnySource;
     int tag = kAnyTag;
     bool internal = false;
-    Envelope envelope;  // valid once matched, like the next two
+    std::byte* data = nullptr;        // of the program, if MPI may write there; NULL: a copy
+    uint64_t capacity = 0;            // bytes
+    Envelope envelope;                // valid once matched, like those below
+    const std::byte* copy = nullptr;  // the message, unless it is in `data`
     PendingRequests pending{1};
     std::optional<sdk::Failure> failure;  // of the probe or the match
     std::atomic<bool> matched = false;    // set last
@@ -64,8 +67,8 @@ class Receives {
   std::array<Queue, 2> queues_;  // user, internal
 };
 
-// Starts a send or receive.
-std::unique_ptr<Operation> start_send(GroupState& group, const bp_op& op);
-std::unique_ptr<Operation> start_receive(GroupState& group, const bp_op& op);
+// Starts a send or receive. NULL: it was synchronous, and is complete.
+std::unique_ptr<sdk::Work> send(GroupState& group, const bp_op& op);
+std::unique_ptr<sdk::Work> receive(GroupState& group, const bp_op& op);
 
 }  // namespace backplane::mpi

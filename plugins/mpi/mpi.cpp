@@ -37,6 +37,12 @@ struct Mpi {
                    .default_value = "true",
                    .help = "collectives of MPI; false: those of the core, over MPI's messages",
                    .flags = BP_OPTION_SAME_ON_ALL}),
+      sdk::option({.type = BP_OPTION_DURATION,
+                   .key = "direct",
+                   .default_value = "0",
+                   .help =
+                       "more than 0: MPI works on the program's memory instead of copies, and the process ends if MPI "
+                       "does not return it in this time after an abort, a timeout or a cancel"}),
   };
   static constexpr std::array capabilities = {
       sdk::moves(BP_SEND),

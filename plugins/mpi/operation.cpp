@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "operation.hpp"
 
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
 #include "messages.hpp"
 
 namespace backplane::mpi {
@@ -20,6 +25,11 @@ sdk::Failure GroupState::with_rank(const sdk::Failure& failure) const {
   } catch (const std::exception&) {
     return failure;
   }
+}
+
+void Operation::share() {
+  is_shared_ = true;
+  group_.world.progress().add(*this);
 }
 
 bool Operation::wait(int64_t timeout_ns) {
@@ -62,7 +72,8 @@ Progress::Need Operation::advance_unwaited(bool finds_messages) noexcept {
 }
 
 bool Operation::poll() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (is_shared_) lock.lock();
   poll_once(true);
   if (failure_) throw sdk::Failure(*failure_);
   return ended_;
@@ -75,18 +86,24 @@ void Operation::poll_once(bool finds_messages) {
   try {
     if (finds_messages) group_.receives->progress();
     if (advance()) {
-      settle(std::nullopt);
+      settle(ending_ ? std::optional(ending_->why) : std::nullopt);
+    } else if (ending_) {
+      stop(ending_->why);
     } else if (group_.failure.raised()) {
-      settle(group_.failure.cause());
-      give_up();
+      stop(group_.failure.cause());
     } else if (cancelled_) {
-      settle(sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
-      give_up();
+      stop(sdk::Failure(BP_CANCELLED, "cancelled by this rank"));
     }
   } catch (const sdk::Failure& failure) {
-    settle(group_.with_rank(failure));
-    give_up();  // MPI may still use the memory
+    stop(ending_ ? ending_->why : group_.with_rank(failure));
   }
+}
+
+void Operation::stop(const sdk::Failure& why) {
+  std::optional failure(why);
+  if (give_up()) return settle(std::move(failure));
+  if (!ending_) ending_.emplace(Ending{why, base::Deadline::after(group_.direct.count())});
+  if (ending_->deadline.passed()) end_process(why.what());
 }
 
 void Operation::settle(std::optional<sdk::Failure> failure) {
@@ -96,12 +113,31 @@ void Operation::settle(std::optional<sdk::Failure> failure) {
 }
 
 void Operation::end_now() noexcept {
-  group_.world.progress().remove(*this);
+  if (is_shared_) group_.world.progress().remove(*this);
   const std::lock_guard lock(mutex_);  // waits until the progress thread has left it
   if (ended_) return;
+  const base::Deadline deadline = ending_ ? ending_->deadline : base::Deadline::after(group_.direct.count());
+  while (!give_up()) {
+    if (deadline.passed()) end_process(ending_ ? ending_->why.what() : "it has not ended within its timeout");
+    try {
+      if (advance()) break;
+    } catch (const std::exception&) {
+      // A request that failed is given up, unless MPI has kept it.
+    }
+    std::this_thread::sleep_for(kShortestPause);
+  }
   ended_ = true;
-  give_up();
   notice_.give();
+}
+
+void Operation::end_process(const std::string& why) const {
+  const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(group_.direct).count();
+  std::fprintf(
+      stderr,
+      "backplane: mpi: rank %d ends, because MPI still uses memory of the program %lld ms after its %s was given "
+      "up (%s); without the option direct MPI works on copies\n",
+      group_.rank, static_cast<long long>(limit), sdk::op_name(kind_), why.c_str());
+  ::_exit(1);
 }
 
 }  // namespace backplane::mpi

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the operations of a group share, and how a thread waits for one. MPI moves data only inside its calls, so a
-// waiting thread polls; otherwise the progress thread does. MPI never touches memory of the program: every operation
-// copies to or from memory of the plugin, which outlives it if it is aborted (abandoned.hpp).
+// waiting thread polls; otherwise the progress thread does. By default MPI never touches memory of the program: an
+// operation copies to or from memory of the plugin, which outlives it if it is aborted (abandoned.hpp). With the option
+// `direct` MPI works on the program's memory, which the program gets back when MPI has completed the request; the
+// process ends if that takes too long.
 #pragma once
 
 #include <algorithm>
@@ -32,22 +34,28 @@ struct GroupState {
   const int32_t world_size;
   const Comm user;      // collectives, and messages with tags of the program
   const Comm internal;  // messages with tags of the core
+  // How long an operation that is given up waits until MPI returns the program's memory. 0: MPI has copies.
+  const std::chrono::nanoseconds direct;
   sdk::FirstFailure failure;
   std::shared_ptr<sdk::BlockPool> pool;
   std::shared_ptr<Receives> receives;
   base::SpinPolicy spin{std::chrono::milliseconds(2)};
 
   Api& api() const { return world.api(); }
+  // Whether MPI works on the program's memory of this size. Copies of small buffers cost nothing.
+  bool uses_directly(uint64_t bytes) const { return direct.count() > 0 && bytes > Copy::kInline; }
   // A failure that MPI has reported, with the lost rank if MPI knows it.
   sdk::Failure with_rank(const sdk::Failure& failure) const;
 };
 
 class Operation : public sdk::Work {
  public:
-  explicit Operation(GroupState& group) : group_(group) {}
+  Operation(GroupState& group, uint32_t kind) : group_(group), kind_(kind) {}
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
+  // Has the progress thread advance the operation. Until then it belongs to one thread.
+  void share();
   bool wait(int64_t timeout_ns) final;
   void cancel() noexcept final { cancelled_ = true; }
   bool on_end(sdk::Notice notice) final;
@@ -55,9 +63,9 @@ class Operation : public sdk::Work {
  protected:
   // Whether the operation is complete; its output is then written. Throws if it failed. With the mutex held.
   virtual bool advance() = 0;
-  // Gives up what is in flight, if anything is: its requests are abandoned. Called at most once, last.
-  // With the mutex held.
-  virtual void give_up() noexcept = 0;
+  // Gives up what is in flight, if anything is: its request is abandoned. False: MPI uses memory of the program, and
+  // the operation must advance until it is complete. With the mutex held.
+  virtual bool give_up() noexcept = 0;
   // For destructors of derived classes, at their begin.
   void end_now() noexcept;
 
@@ -66,20 +74,44 @@ class Operation : public sdk::Work {
  private:
   friend class Progress;
 
+  // An operation that has failed, while MPI uses memory of the program.
+  struct Ending {
+    sdk::Failure why;
+    base::Deadline deadline;  // then the process ends
+  };
+
   // For the progress thread, with the mutex held. kNone: it has ended.
   Progress::Need advance_unwaited(bool finds_messages) noexcept;
   // Advances the operation. Returns whether it is done. Throws if it failed.
   bool poll();
   void poll_once(bool finds_messages);  // with the mutex held
+  void stop(const sdk::Failure& why);
   void settle(std::optional<sdk::Failure> failure);
+  [[noreturn]] void end_process(const std::string& why) const;
 
+  const uint32_t kind_;
+  bool is_shared_ = false;  // set before other threads know the operation
   std::atomic<bool> cancelled_ = false;
-  std::mutex mutex_;  // below, and advance
+  std::mutex mutex_;  // below, and advance; once shared
   bool ended_ = false;
   std::optional<sdk::Failure> failure_;
+  std::optional<Ending> ending_;
   sdk::Notice notice_;
   std::list<Operation*>::iterator position_;  // in the list of Progress, whose mutex guards it
   bool is_listed_ = false;                    // likewise
 };
+
+// Starts an operation. NULL: it was synchronous, and is complete.
+template <typename Kind>
+std::unique_ptr<sdk::Work> perform(GroupState& group, const bp_op& op) {
+  if ((op.flags & BP_OP_SYNC) == 0) {
+    auto operation = std::make_unique<Kind>(group, op);
+    operation->share();
+    return operation;
+  }
+  Kind operation(group, op);
+  if (!operation.wait(op.timeout_ns)) throw sdk::timed_out(op);
+  return nullptr;
+}
 
 }  // namespace backplane::mpi

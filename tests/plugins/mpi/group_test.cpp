@@ -68,6 +68,12 @@ TEST_P(MpiTest, OperationsOfAGroupWhoseRanksAreOthersThanThoseOfMpi) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
+TEST_P(MpiTest, OperationsOnTheProgramsMemory) {
+  const Outcome outcome = run_ranks("direct");
+  expect_passed(outcome);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
 TEST_P(MpiTest, CollectivesOfTheCoreOverMessages) {
   const Outcome outcome = run_ranks("messages");
   expect_passed(outcome);

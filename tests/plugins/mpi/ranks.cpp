@@ -151,21 +151,22 @@ void moves(ProcessGroup& group) {
   group.barrier();
 }
 
-// Rank r has r + 1 elements, between which there are gaps.
-void blocks(ProcessGroup& group) {
+// Rank r has r + 1 times `unit` elements, between which there are gaps.
+void blocks(ProcessGroup& group, uint64_t unit) {
   const int size = group.world_size();
   const int rank = group.rank();
   Blocks blocks;
   for (int other = 0; other < size; ++other) {
-    blocks.counts.push_back(static_cast<uint64_t>(other) + 1);
-    blocks.displs.push_back(static_cast<uint64_t>(10 * other));
+    blocks.counts.push_back(unit * (static_cast<uint64_t>(other) + 1));
+    blocks.displs.push_back(10 * unit * static_cast<uint64_t>(other));
   }
-  const auto total = static_cast<uint64_t>(10 * size);
-  const auto mine = values<int16_t>(rank, static_cast<uint64_t>(rank) + 1);
+  const auto total = 10 * unit * static_cast<uint64_t>(size);
+  const auto mine = values<int16_t>(rank, unit * (static_cast<uint64_t>(rank) + 1));
   std::vector<int16_t> expected(total, -1);
   for (int other = 0; other < size; ++other) {
-    const auto theirs = values<int16_t>(other, static_cast<uint64_t>(other) + 1);
-    std::copy(theirs.begin(), theirs.end(), expected.begin() + 10 * other);
+    const auto theirs = values<int16_t>(other, unit * (static_cast<uint64_t>(other) + 1));
+    std::copy(theirs.begin(), theirs.end(),
+              expected.begin() + static_cast<int64_t>(blocks.displs[static_cast<size_t>(other)]));
   }
   std::vector<int16_t> all(total, -1);
   group.all_gatherv(mine, all, blocks);
@@ -179,8 +180,8 @@ void blocks(ProcessGroup& group) {
   std::vector<int16_t> reduced(mine.size());
   group.reduce_scatterv(expected, blocks, reduced);
   for (size_t i = 0; i < reduced.size(); ++i) expect(reduced[i] == size * mine[i], "the block of reduce_scatterv");
-  Blocks ones;  // rank + 1 elements from each
-  ones.counts.assign(static_cast<size_t>(size), static_cast<uint64_t>(rank) + 1);
+  Blocks ones;  // as many from each
+  ones.counts.assign(static_cast<size_t>(size), unit * (static_cast<uint64_t>(rank) + 1));
   std::vector<int16_t> turned(static_cast<size_t>(size) * mine.size());
   group.all_to_allv(expected, blocks, turned, ones);
   for (size_t i = 0; i < turned.size(); ++i) expect(turned[i] == mine[i % mine.size()], "the blocks of all_to_allv");
@@ -203,7 +204,7 @@ void asynchronous(ProcessGroup& group) {
 void collectives(ProcessGroup& group) {
   reductions(group);
   moves(group);
-  blocks(group);
+  for (const uint64_t unit : {uint64_t{1}, uint64_t{200}}) blocks(group, unit);
   asynchronous(group);
 }
 
@@ -288,6 +289,14 @@ void world(const std::string& file) {
   collectives(group);
   messages(group);
   subgroups(group);
+  group.barrier();
+}
+
+// MPI works on the buffers of the program, except small ones.
+void direct(const std::string& file) {
+  ProcessGroup group = reversed(file, "mpi?direct=60s");
+  collectives(group);
+  messages(group);
   group.barrier();
 }
 
@@ -405,8 +414,8 @@ void local_scope(const std::string& /*file*/) {
 
 int main(int argc, char** argv) {
   const std::map<std::string, void (*)(const std::string&)> scenarios = {
-      {"world", world},       {"messages", messages_alone}, {"own", own_mpi},      {"abort", abort},
-      {"deadline", deadline}, {"local", local_scope},       {"fallback", fallback}};
+      {"world", world}, {"direct", direct},     {"messages", messages_alone}, {"own", own_mpi},
+      {"abort", abort}, {"deadline", deadline}, {"local", local_scope},       {"fallback", fallback}};
   const auto scenario = scenarios.find(argc == 3 ? argv[1] : "");
   if (scenario == scenarios.end()) return 2;
   try {

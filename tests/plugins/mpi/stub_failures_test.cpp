@@ -170,8 +170,30 @@ TEST_P(MpiMemoryTest, LivesUntilMpiHasCompletedTheRequest) {
   expect_output("abandoned", {{"BACKPLANE_TEST_ENDING", GetParam()}}, "passed");
 }
 
+TEST_F(MpiFailuresTest, MemoryOfTheProgramIsReturnedByMpi) {
+  for (const char* ending : {"cancel", "abort"}) {
+    job_.start(0, 1, "direct", {{"BACKPLANE_TEST_ENDING", ending}});
+    const Outcome outcome = job_.wait().back();
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    EXPECT_TRUE(contains(outcome.out, "passed")) << outcome.out << outcome.err;
+  }
+}
+
+TEST_P(MpiMemoryTest, OfTheProgramThatMpiKeepsEndsTheProcess) {
+  job_.start(0, 1, "direct-killed", {{"BACKPLANE_TEST_ENDING", GetParam()}});
+  const Outcome outcome = job_.wait().front();
+  EXPECT_EQ(outcome.code, 1) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.err,
+                       "backplane: mpi: rank 0 ends, because MPI still uses memory of the program 50 ms "
+                       "after its all_reduce was given up ("))
+      << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Endings, MpiMemoryTest, testing::Values("timeout", "cancel", "abort", "destroy"),
                          [](const auto& of) { return std::string(of.param); });
+
+TEST_F(MpiFailuresTest, AReceiveWithoutAMessageLendsNoMemory) { expect_output("direct-unmatched", {}, "passed"); }
 
 TEST_F(MpiFailuresTest, AnAbortEndsTheOperationsOfAllRanks) {
   StubJob job(BACKPLANE_TEST_COMMAND);

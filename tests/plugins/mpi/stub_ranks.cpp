@@ -71,11 +71,22 @@ const void* memory(const std::string& function) {
 
 int main(int argc, char** argv) {
   using namespace backplane::stub_ranks;
-  const std::map<std::string, Scenario> scenarios = {
-      {"abandoned", abandoned},  {"errors", errors},   {"forked", forked}, {"hung", hung},
-      {"libraries", libraries},  {"ordered", ordered}, {"own", own},       {"secure", secure},
-      {"shrunk", shrunk},        {"start", start},     {"stuck", stuck},   {"threads", threads},
-      {"unattended", unattended}};
+  const std::map<std::string, Scenario> scenarios = {{"abandoned", abandoned},
+                                                     {"direct", direct},
+                                                     {"direct-killed", direct_killed},
+                                                     {"direct-unmatched", direct_unmatched},
+                                                     {"errors", errors},
+                                                     {"forked", forked},
+                                                     {"hung", hung},
+                                                     {"libraries", libraries},
+                                                     {"ordered", ordered},
+                                                     {"own", own},
+                                                     {"secure", secure},
+                                                     {"shrunk", shrunk},
+                                                     {"start", start},
+                                                     {"stuck", stuck},
+                                                     {"threads", threads},
+                                                     {"unattended", unattended}};
   const auto scenario = scenarios.find(argc == 3 ? argv[1] : "");
   if (scenario == scenarios.end()) return 2;
   std::atexit(report_finalize);

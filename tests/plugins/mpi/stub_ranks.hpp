@@ -52,6 +52,9 @@ void await(const Condition& condition, const std::string& what) {
 
 using Scenario = void (*)(const std::string& file);
 void abandoned(const std::string& file);
+void direct(const std::string& file);
+void direct_killed(const std::string& file);
+void direct_unmatched(const std::string& file);
 void errors(const std::string& file);
 void forked(const std::string& file);
 void hung(const std::string& file);

@@ -15,6 +15,8 @@ TEST_P(MpiStubTest, Operations) { job_.expect_passed(GetParam(), "world"); }
 
 TEST_P(MpiStubTest, CollectivesOfTheCoreOverMessages) { job_.expect_passed(GetParam(), "messages"); }
 
+TEST_P(MpiStubTest, OperationsOnTheProgramsMemory) { job_.expect_passed(GetParam(), "direct"); }
+
 INSTANTIATE_TEST_SUITE_P(Ranks, MpiStubTest, testing::Values(2, 3), testing::PrintToStringParamName());
 
 }  // namespace
