@@ -84,6 +84,34 @@ TEST_F(LauncherTest, ALauncherMayServe) {
   EXPECT_ERROR(BP_INVALID, "belongs to another job, this rank is of job 'job 8'", rendezvous(request("env://", 0, 1)));
 }
 
+// As torch.distributed, whose rank 0 listens at MASTER_PORT.
+TEST_F(LauncherTest, AnotherLibraryMayOccupyTheMasterPort) {
+  const auto other = make_tcp_store_server({});
+  set_master(other->port());
+  const auto server = make_tcp_store_server({});
+  set("BACKPLANE_STORE", fmt::format("127.0.0.1:{}", server->port()));
+  set("BACKPLANE_STORE_HOSTED", "1");
+  const std::string place = fmt::format("tcp://127.0.0.1:{}", server->port());
+  EXPECT_EQ(rendezvous(request("env://", 0, 1)).root->describe(), place);
+  EXPECT_EQ(rendezvous(request(place, 0, 1)).server, nullptr);
+  set("BACKPLANE_STORE_HOSTED", "0");
+  set("BACKPLANE_STORE", fmt::format("127.0.0.1:{}", free_port()));
+  EXPECT_NE(rendezvous(request("env://", 0, 1)).server, nullptr);
+  set("BACKPLANE_STORE", "host-without-port");
+  EXPECT_ERROR(BP_INVALID, "BACKPLANE_STORE 'host-without-port' needs a host and a port: host:port",
+               rendezvous(request("env://", 0, 1)));
+}
+
+TEST_F(LauncherTest, RankZeroServesStoresThatAreNotTheLaunchers) {
+  const auto server = make_tcp_store_server({});
+  set_master(server->port());
+  set("BACKPLANE_STORE_HOSTED", "1");
+  const Rendezvous meeting = rendezvous(request(fmt::format("tcp://127.0.0.1:{}", free_port()), 0, 1));
+  EXPECT_NE(meeting.server, nullptr);
+  EXPECT_FALSE(meeting.outlives_job);
+  EXPECT_TRUE(rendezvous(request("env://", 0, 1)).outlives_job);
+}
+
 // Without MASTER_ADDR. tests/tools/launchers_test.cpp runs the launchers themselves.
 TEST_F(LauncherTest, RanksOfOpenMpiOnOneHostMeetInTheJobsDirectory) {
   set("OMPI_COMM_WORLD_RANK", "0");

@@ -22,6 +22,7 @@ class RendezvousTest : public testing::Test {
                              "PMI_SIZE",
                              "SLURM_PROCID",
                              "SLURM_NTASKS",
+                             "BACKPLANE_STORE",
                              "BACKPLANE_STORE_HOSTED",
                              "BACKPLANE_JOB_ID",
                              "BACKPLANE_MASTER_PORT",

@@ -26,6 +26,21 @@ TEST(Run, SetsTheEnvironmentOfEachRank) {
   }
 }
 
+TEST(Run, LeavesTheMasterPortToTorch) {
+  const Outcome outcome = run({"run", "-n", "2", "--torch", "sh", "-c",
+                               "test \"$BACKPLANE_STORE\" != $MASTER_ADDR:$MASTER_PORT && "
+                               "MASTER_PORT=${BACKPLANE_STORE#127.0.0.1:} exec " BACKPLANE_TEST_RANK});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(count_lines(outcome.out, "[1] word of 0"), 1U) << outcome.out;
+  const Outcome nested = run({"run", "-n", "1", "--torch", BACKPLANE_TEST_COMMAND, "run", "-n", "2", "sh", "-c",
+                              "test -z \"$BACKPLANE_STORE\" && exec " BACKPLANE_TEST_RANK});
+  EXPECT_EQ(nested.code, 0) << nested.err;
+  const Outcome last = run(
+      {"run", "-n", "1", "--torch", "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", "65535", "true"});
+  EXPECT_EQ(last.code, 2);
+  EXPECT_TRUE(contains(last.err, "the port after --master-port")) << last.err;
+}
+
 TEST(Run, RunsNested) {
   const Outcome outcome = run({"run", "-n", "2", BACKPLANE_TEST_COMMAND, "run", "-n", "2", BACKPLANE_TEST_RANK});
   EXPECT_EQ(outcome.code, 0) << outcome.err;

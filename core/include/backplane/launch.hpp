@@ -169,7 +169,8 @@ class Launcher {
     set("BACKPLANE_STORE_HOSTED", "1");
     set("BACKPLANE_JOB_ID", job_id_);
     if (!options_.backend.empty()) set("BACKPLANE_BACKEND", options_.backend);
-    for (const char* const name : {"PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "JSM_JSRUN_PORT"}) {
+    for (const char* const name :
+         {"BACKPLANE_STORE", "PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "JSM_JSRUN_PORT"}) {
       ::unsetenv(name);  // of the parent's launcher
     }
   }

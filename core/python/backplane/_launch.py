@@ -25,7 +25,7 @@ from backplane._types import Timeout, nanoseconds
 _CAUSE_TIME = 2.0  # s in which the cause of a rank's PeerLostError may follow
 _jobs = itertools.count(1)
 # Variables of another launcher, under which this process runs.
-_FOREIGN = ("PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "JSM_JSRUN_PORT")
+_FOREIGN = ("BACKPLANE_STORE", "PMI_FD", "PMI_RANK", "PMI_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "JSM_JSRUN_PORT")
 _PR_SET_PDEATHSIG = 1
 
 

@@ -13,22 +13,6 @@ namespace {
 
 constexpr const char* kForms = "env://, tcp://host:port[?rank=R&world_size=W] or file:///path";
 
-// "host:port" or "[address]:port"
-void parse_host_port(const std::string& place, const std::string& text, InitMethod& method) {
-  const size_t colon = place.rfind(':');
-  if (colon == std::string::npos || colon == 0) {
-    fail(BP_INVALID, "init method {} needs a host and a port: tcp://host:port", quoted(text));
-  }
-  method.host = place.substr(0, colon);
-  if (method.host.front() == '[' && method.host.back() == ']') {
-    method.host = method.host.substr(1, method.host.size() - 2);
-  } else if (method.host.find(':') != std::string::npos) {
-    fail(BP_INVALID, "init method {} needs brackets around its IPv6 address: tcp://[::1]:port", quoted(text));
-  }
-  if (method.host.empty()) fail(BP_INVALID, "init method {} has an empty host", quoted(text));
-  method.port = parse_port(fmt::format("the port of init method {}", quoted(text)), place.substr(colon + 1));
-}
-
 void parse_argument(const std::string& argument, const std::string& text, InitMethod& method) {
   const size_t equals = argument.find('=');
   const std::string key = argument.substr(0, equals);
@@ -54,6 +38,21 @@ void parse_query(std::string_view query, const std::string& text, InitMethod& me
 
 }  // namespace
 
+void parse_address(const std::string& what, const std::string& prefix, const std::string& place, InitMethod& method) {
+  const size_t colon = place.rfind(':');
+  if (colon == std::string::npos || colon == 0)
+    fail(BP_INVALID, "{} needs a host and a port: {}host:port", what, prefix);
+  method.scheme = InitMethod::Scheme::kTcp;
+  method.host = place.substr(0, colon);
+  if (method.host.front() == '[' && method.host.back() == ']') {
+    method.host = method.host.substr(1, method.host.size() - 2);
+  } else if (method.host.find(':') != std::string::npos) {
+    fail(BP_INVALID, "{} needs brackets around its IPv6 address: {}[::1]:port", what, prefix);
+  }
+  if (method.host.empty()) fail(BP_INVALID, "{} has an empty host", what);
+  method.port = parse_port("the port of " + what, place.substr(colon + 1));
+}
+
 InitMethod parse_init_method(const std::string& text) {
   const size_t separator = text.find("://");
   if (separator == std::string::npos) fail(BP_INVALID, "init method {} is not valid; use {}", quoted(text), kForms);
@@ -70,8 +69,7 @@ InitMethod parse_init_method(const std::string& text) {
       fail(BP_INVALID, "init method {} has an address; write env://, which reads MASTER_ADDR and MASTER_PORT",
            quoted(text));
   } else if (scheme == "tcp") {
-    method.scheme = InitMethod::Scheme::kTcp;
-    parse_host_port(place, text, method);
+    parse_address("init method " + quoted(text), "tcp://", place, method);
   } else if (scheme == "file") {
     method.scheme = InitMethod::Scheme::kFile;
     method.path = place;

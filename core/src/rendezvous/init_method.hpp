@@ -28,4 +28,8 @@ struct InitMethod {
 // BP_INVALID with the text and the valid forms.
 InitMethod parse_init_method(const std::string& text);
 
+// Makes `method` kTcp at `place`, "host:port" or "[address]:port". BP_INVALID with `what`, which has the address, and
+// the valid form, which begins with `prefix`.
+void parse_address(const std::string& what, const std::string& prefix, const std::string& place, InitMethod& method);
+
 }  // namespace backplane::core

@@ -50,6 +50,10 @@ std::string required(const char* name, const char* what) {
 
 // Replaces env:// by another scheme.
 void apply_environment(InitMethod& method, int32_t world_size, LauncherKind launcher) {
+  if (const auto store = variable("BACKPLANE_STORE")) {
+    parse_address("BACKPLANE_STORE " + quoted(*store), "", *store, method);
+    return;
+  }
   const bool has_master = variable("MASTER_ADDR") || variable("MASTER_PORT");
   if (!has_master && find_meeting_place(launcher, world_size, method)) return;
   method.host = required("MASTER_ADDR", "the address of the machine on which rank 0 runs");
@@ -59,6 +63,15 @@ void apply_environment(InitMethod& method, int32_t world_size, LauncherKind laun
   if (variable_is_true("TORCHELASTIC_USE_AGENT_STORE") && !variable_is_true("BACKPLANE_STORE_HOSTED")) {
     meet_beside_torchrun(world_size, method);
   }
+}
+
+// Whether a launcher serves the store, which is that of env://; rank 0 serves stores at other ports.
+bool is_hosted(const InitMethod& method, bool is_from_environment) {
+  if (!variable_is_true("BACKPLANE_STORE_HOSTED")) return false;
+  if (is_from_environment) return true;
+  const std::string port = std::to_string(method.port);
+  if (const auto store = variable("BACKPLANE_STORE")) return store->ends_with(":" + port);
+  return variable("MASTER_PORT").value_or(port) == port;
 }
 
 // Debian's /etc/hosts maps the name of the host to 127.0.1.1, and not every user of localhost has one host.
@@ -120,7 +133,8 @@ void exchange_store(LauncherKind launcher, TcpStoreOptions& options, const Deadl
   if (!is_first && meeting.rank == 0) serve_store(options, meeting);
 }
 
-void connect_store(const InitMethod& method, LauncherKind launcher, const Deadline& deadline, Rendezvous& meeting) {
+void connect_store(const InitMethod& method, bool is_hosted, LauncherKind launcher, const Deadline& deadline,
+                   Rendezvous& meeting) {
   TcpStoreOptions options;
   options.host = method.host;
   options.port = method.port;
@@ -132,7 +146,7 @@ void connect_store(const InitMethod& method, LauncherKind launcher, const Deadli
     exchange_store(launcher, options, deadline, meeting);
   } else {
     if (options.job_id.empty()) options.job_id = derived_job_id(launcher);
-    if (meeting.rank == 0 && !variable_is_true("BACKPLANE_STORE_HOSTED")) serve_store(options, meeting);
+    if (meeting.rank == 0 && !is_hosted) serve_store(options, meeting);
   }
   // The server does not get the world size: join() compares it and reports it on all ranks.
   options.world_size = meeting.world_size;
@@ -153,14 +167,14 @@ Rendezvous rendezvous(const RendezvousRequest& request) {
     fail(BP_INVALID, "rank is {}, but the world size is {}; ranks go from 0 to {}", meeting.rank, meeting.world_size,
          meeting.world_size - 1);
   }
-  if (method.scheme == InitMethod::Scheme::kEnvironment) {
-    apply_environment(method, meeting.world_size, environment.launcher);
-  }
-  meeting.outlives_job = method.scheme == InitMethod::Scheme::kFile || variable_is_true("BACKPLANE_STORE_HOSTED");
+  const bool is_from_environment = method.scheme == InitMethod::Scheme::kEnvironment;
+  if (is_from_environment) apply_environment(method, meeting.world_size, environment.launcher);
+  const bool has_host = is_hosted(method, is_from_environment);
+  meeting.outlives_job = method.scheme == InitMethod::Scheme::kFile || has_host;
   if (method.scheme == InitMethod::Scheme::kFile) {
     meeting.root = make_file_store(method.path);
   } else {
-    connect_store(method, environment.launcher, deadline, meeting);
+    connect_store(method, has_host, environment.launcher, deadline, meeting);
   }
   const int64_t round = meeting.root->add(left_key(meeting.rank), 0, deadline);
   meeting.store = make_prefix_store(meeting.root, round_prefix(round));

@@ -34,7 +34,8 @@ struct Rendezvous {
 //   BACKPLANE_JOB_ID           distinguishes jobs on the same port; the same on all ranks. By default derived from the
 //                              variables of the launcher or the batch system (derived_job_id)
 //   BACKPLANE_SECRET_FILE, BACKPLANE_SECRET_FD   the job's secret (secret.hpp); the same on all ranks and the launcher
-//   BACKPLANE_STORE_HOSTED=1   a launcher serves the store at MASTER_ADDR:MASTER_PORT; rank 0 must not
+//   BACKPLANE_STORE            HOST:PORT of the store, if another library occupies MASTER_PORT
+//   BACKPLANE_STORE_HOSTED=1   a launcher serves the store of env://; rank 0 must not
 //   BACKPLANE_MASTER_PORT      the port under torchrun, whose own store uses MASTER_PORT; without it, a job on one node
 //                              uses a file in the temporary directory
 Rendezvous rendezvous(const RendezvousRequest& request);

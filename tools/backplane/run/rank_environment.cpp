@@ -72,6 +72,11 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank, int pm
                                             {"GROUP_RANK", std::to_string(job.node_rank)},
                                             {"BACKPLANE_STORE_HOSTED", "1"},
                                             {"BACKPLANE_JOB_ID", job.job_id}};
+  if (job.torch_port != 0) {
+    const bool is_ipv6 = job.master_addr.find(':') != std::string::npos;
+    own["BACKPLANE_STORE"] = fmt::format(fmt::runtime(is_ipv6 ? "[{}]:{}" : "{}:{}"), job.master_addr, job.master_port);
+    own["MASTER_PORT"] = std::to_string(job.torch_port);
+  }
   if (pmi_fd >= 0) {
     own["PMI_FD"] = std::to_string(pmi_fd);
     own["PMI_RANK"] = own["RANK"];
@@ -83,7 +88,7 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank, int pm
   std::vector<std::string> environment = base::environment_with(own);
   std::erase_if(environment, [&own](const std::string& entry) {
     const std::string name = entry.substr(0, entry.find('='));
-    return names_outer_rank(name) && own.count(name) == 0;
+    return (names_outer_rank(name) || name == "BACKPLANE_STORE") && own.count(name) == 0;
   });
   return environment;
 }

@@ -12,6 +12,7 @@
 #include "run/job.hpp"
 #include "run/job_secret.hpp"
 #include "run/rank_environment.hpp"
+#include "run/torch_port.hpp"
 
 namespace backplane::tool {
 namespace {
@@ -25,6 +26,7 @@ struct RunSettings {
   bool no_prefix = false;
   bool no_pmi = false;
   bool pmix = false;
+  bool torch = false;
   std::string secret_file;
   bool secure = false;
 };
@@ -32,7 +34,8 @@ struct RunSettings {
 constexpr const char* kRunFooter = R"(
 Each rank gets MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK (the node),
 BACKPLANE_STORE_HOSTED and BACKPLANE_JOB_ID in its environment, and BACKPLANE_BACKEND with --backend. torch.distributed
-reads the same variables. With PMI_FD, PMI_RANK and PMI_SIZE, programs of MPICH and Intel MPI start as the same ranks.
+reads the same variables, and serves a store of its own at MASTER_PORT: programs that use it need --torch, with which
+MASTER_PORT is a free port, and BACKPLANE_STORE the address of the job's store. With PMI_FD, PMI_RANK and PMI_SIZE, programs of MPICH and Intel MPI start as the same ranks.
 With --backend mpi (or BACKPLANE_BACKEND), or --pmix, a PMIx server runs beside the ranks, and Open MPI starts as them.
 Rank 0 inherits standard input; the other ranks read from /dev/null.
 
@@ -51,6 +54,7 @@ Examples:
   backplane run -n 4 ./train --epochs 3
   backplane run -n 2 --backend zmq -- python3 worker.py
   backplane run -n 4 --secure ./train
+  backplane run -n 4 --torch python3 train.py
   backplane run -n 8 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500 ./train   (on 10.0.0.1)
   backplane run -n 8 --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 --master-port 29500 ./train   (on the other node))";
 
@@ -76,6 +80,9 @@ void validate(const RunSettings& settings, bool address_given) {
   if (job.node_rank >= job.nodes) {
     throw Failure(kWrongUse, fmt::format("--node-rank is {}, but --nnodes {} allows 0 to {}", job.node_rank, job.nodes,
                                          job.nodes - 1));
+  }
+  if (settings.torch && job.nodes > 1 && job.master_port == UINT16_MAX) {
+    throw Failure(kWrongUse, "--torch with several nodes uses the port after --master-port, which is 65535; lower it");
   }
   if (job.nodes > 1 && (!address_given || job.master_port == 0)) {
     throw Failure(
@@ -107,6 +114,7 @@ int run_job(RunSettings settings, const std::vector<std::string>& program) {
   if (settings.secure) secret = create_secret();
   plan.inherited = secret.get();
   Signals signals;  // blocks signals in the store's threads as well
+  if (settings.torch) job.torch_port = choose_torch_port(job);
   return run_job(job, plan, signals, guard);
 }
 
@@ -153,6 +161,9 @@ CLI::App* add_run(CLI::App& app, const std::vector<std::string>& program, int& e
       ->check(CLI::Range(0.0, 1e9))
       ->option_text("SECONDS (5)");
   command->add_flag("--keep-going", settings->keep_going, "Do not end the other ranks if one fails");
+  command->add_flag("--torch", settings->torch,
+                    "Leave MASTER_PORT to the store of torch.distributed: a free port, or with several nodes the port "
+                    "after --master-port");
   CLI::Option* pmix = command->add_flag(
       "--pmix", settings->pmix, "Let Open MPI start as one world in the ranks, as with --backend mpi; one node only");
   command
