@@ -173,6 +173,18 @@ def test_arrays_are_released(group: backplane.ProcessGroup) -> None:
     assert seen() is None
 
 
+def test_an_error_that_is_kept_keeps_its_array(group: backplane.ProcessGroup) -> None:
+    def fail() -> None:
+        try:
+            group.recv(array.array("q", [0]), 0, timeout=0.01)
+        except TimeoutError as error:
+            kept = error  # a cycle: the error, its traceback, this frame
+            assert kept.__traceback__ is not None
+
+    fail()
+    gc.collect()
+
+
 def test_arrays_in_flight_are_kept(group: backplane.ProcessGroup) -> None:
     data = np.zeros(3)
     seen = weakref.ref(data)

@@ -103,7 +103,8 @@ def _checked_view(name: str, array: Array, is_written: bool) -> View:
         _refuse_strides(name, view.shape, view.strides, "a contiguous copy")
     if is_written and view.readonly:
         _refuse_read_only(name, "a writable buffer, such as a bytearray")
-    return View(code, ffi.from_buffer(_BYTES, view, is_written), view.nbytes // view.itemsize)
+    # Not of `view`: CPython clears a memoryview in a cycle, such as an error and its frames, while it is exported.
+    return View(code, ffi.from_buffer(_BYTES, array, is_written), view.nbytes // view.itemsize)
 
 
 def _numpy_view(name: str, array: Array, dtype: Any, is_written: bool) -> View:
