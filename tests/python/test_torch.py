@@ -13,10 +13,10 @@ import time
 
 import pytest
 import torch
-from support import LIMIT
+from support import LIMIT, run_ranks
 
 
-def run_torch(program: str, size: int, **variables: str) -> list[subprocess.CompletedProcess[str]]:
+def run_torch(program: str, size: int, *arguments: str, **variables: str) -> list[subprocess.CompletedProcess[str]]:
     """Runs a file of this folder on `size` ranks, which torch's own launcher could have started."""
     folder = pathlib.Path(__file__).parent
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -34,7 +34,7 @@ def run_torch(program: str, size: int, **variables: str) -> list[subprocess.Comp
         }
         processes.append(
             subprocess.Popen(
-                [sys.executable, program],
+                [sys.executable, program, *arguments],
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -59,6 +59,17 @@ def run_torch(program: str, size: int, **variables: str) -> list[subprocess.Comp
 def test_operations_have_the_values_of_torch() -> None:
     for rank, ended in enumerate(run_torch("torch_collectives.py", 4, BACKPLANE_BACKEND="shm")):
         assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
+
+
+def test_features_have_the_values_of_a_single_process(tmp_path: pathlib.Path) -> None:
+    for rank, ended in enumerate(run_torch("torch_features.py", 4, str(tmp_path))):
+        assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
+
+
+@pytest.mark.parametrize("default_backend", ["gloo", "backplane"])
+def test_the_launcher_leaves_a_port_to_torch(default_backend: str) -> None:
+    output = run_ranks(2, "shm", "torch_beside.py", default_backend, options=["--torch"])
+    assert output.count("passed") == 2, output
 
 
 def test_a_killed_rank_is_named() -> None:

@@ -9,13 +9,14 @@ environment variable BACKPLANE_BACKEND, or `Options` as `pg_options`, chooses th
 
 from __future__ import annotations
 
+import datetime
 import inspect
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed
 
-__all__ = ["Options", "autoload"]
+__all__ = ["Options", "autoload", "monitored_barrier"]
 
 
 @dataclass
@@ -23,6 +24,20 @@ class Options:
     """The `pg_options` of init_process_group and new_group."""
 
     backend: str = ""  # as in backplane.init_process_group: "shm", "gloo?iface=eth0"; empty: the environment's
+
+
+def monitored_barrier(
+    group: Any = None, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    """The monitored_barrier of torch.distributed for groups of this backend, which older versions refuse.
+
+    Blocks until all ranks of the group have called it. Within `timeout`, by default the group's, rank 0 raises
+    TimedOutError with the first rank that has not, or, if it is to `wait_all_ranks`, all of them. The other ranks raise
+    it at most a tenth of the timeout, or 0.1 s, later. The group remains usable. Not for several threads at a time.
+    """
+    chosen: Any = torch.distributed.group.WORLD if group is None else group
+    if chosen is not torch.distributed.GroupMember.NON_GROUP_MEMBER:
+        chosen.monitored_barrier(timeout, wait_all_ranks)
 
 
 def _create(options: Any, pg_options: Any) -> Any:

@@ -17,6 +17,7 @@ from backplane._group import ProcessGroup
 from backplane._group_collectives import _block_counts
 from backplane._native import ffi, lib
 from backplane._types import Kind, ReduceOp, nanoseconds
+from backplane.torch._monitored_barrier import TAG, monitored_barrier
 from backplane.torch._tensors import Tensors
 from backplane.torch._torch_work import TorchWork
 
@@ -31,12 +32,13 @@ _ZERO = datetime.timedelta(0)
 class Operations:
     """The operations of a group. torch calls them on lists of tensors and with objects of options."""
 
-    def attach(self, group: ProcessGroup, rank: int, size: int) -> None:
+    def attach(self, group: ProcessGroup, rank: int, size: int, timeout: datetime.timedelta) -> None:
         """Called by the constructor, after that of torch's class."""
         self.group = group  # the backplane.ProcessGroup: abort, trace, shrink
         self._handle = group._handle
         self._size = size
         self._rank = rank
+        self._timeout = timeout
         self._sequence = 0
 
     # ---- What torch asks about the group
@@ -107,11 +109,14 @@ class Operations:
     all_gather_single = _allgather_base  # these are the names from torch 2.14 on
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> TorchWork:
-        """`output_lists[i]` has one tensor per rank for `input_list[i]`."""
+        """`output_lists[r]` has the tensors of rank r, one for each of `input_list`."""
+        for i, outputs in enumerate(output_lists):
+            if len(outputs) != len(input_list):
+                raise InvalidError(f"`output_lists[{i}]` has {len(outputs)} tensors, `input_list` {len(input_list)}")
         held = Tensors()
         work = TorchWork(held, [tensor for outputs in output_lists for tensor in outputs], _is_waited_for(opts))
-        for outputs, tensor in zip(output_lists, input_list):
-            to = held.list("output_lists", outputs, self._size, True)
+        for i, tensor in enumerate(input_list):
+            to = held.list("output_lists", [outputs[i] for outputs in output_lists], self._size, True)
             self._submit_list(work, Kind.ALL_GATHER, held.input(tensor), _NONE, None, to, 0, 0, opts)
         return work.submitted()
 
@@ -200,6 +205,9 @@ class Operations:
 
     def barrier(self, opts: Any = None) -> TorchWork:
         return self._run(Kind.BARRIER, Tensors(), _NONE, _NONE, 0, 0, opts, [])
+
+    def monitored_barrier(self, timeout: datetime.timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        monitored_barrier(self.group, self._timeout if timeout is None else timeout, wait_all_ranks)
 
     # ---- Messages
 
@@ -366,6 +374,6 @@ def _scaled(tensor: torch.Tensor, factor: Any) -> torch.Tensor:
 
 
 def _tag(tag: int) -> int:
-    if not 0 <= tag < 1 << 32:
-        raise InvalidError(f"the tag is {tag}; tags are 0 to 2**32 - 1")
+    if not 0 <= tag < TAG:
+        raise InvalidError(f"the tag is {tag}; tags are 0 to 2**32 - 2")
     return tag

@@ -60,7 +60,7 @@ class TorchProcessGroup(Operations, _ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, group: ProcessGroup, rank: int, size: int, options: Any) -> None:
         _ProcessGroup.__init__(self, rank, size)
-        self.attach(group, rank, size)
+        self.attach(group, rank, size, options.timeout)
         self._name = ""
         if _HAS_PYTHON_BACKENDS:  # for the questions that torch asks the backends of a group
             self._backend = TorchBackend(group, rank, size, options)
@@ -84,7 +84,7 @@ class TorchBackend(Operations, _Backend):  # type: ignore[misc]
 
     def __init__(self, group: ProcessGroup, rank: int, size: int, options: Any) -> None:
         _Backend.__init__(self, rank, size)
-        self.attach(group, rank, size)
+        self.attach(group, rank, size, options.timeout)
         self._options = _Backend.Options("backplane", options.timeout)
         self._options.global_ranks_in_group = options.global_ranks_in_group
         self._options.group_name = options.group_id
