@@ -138,7 +138,8 @@ fs::path templates() {
   fs::path folder = (program.parent_path() / "../share/backplane/templates").lexically_normal();
   if (error || !fs::is_directory(folder, error)) {
     throw Failure(kFailed,
-                  fmt::format("no templates in {}; reinstall Backplane, which puts them there with this command",
+                  fmt::format("no templates in {}; a Python wheel has none: use the command of a build or of a Debian "
+                              "package, or install Backplane again",
                               folder.string()));
   }
   return folder;
