@@ -9,7 +9,10 @@ import shutil
 import sys
 from typing import NoReturn
 
-_PROGRAM = pathlib.Path(__file__).resolve().parent / "bin" / "backplane"
+from backplane import _native
+
+# Beside the extension module: in an editable installation, the sources are elsewhere.
+_PROGRAM = pathlib.Path(_native.__file__).resolve().parent / "bin" / "backplane"
 
 
 def find() -> str | None:
