@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -50,6 +51,27 @@ def test_rpc_registry(tmp_path: pathlib.Path) -> None:
     output = run_ranks(2, "shm", str(EXAMPLES / "rpc_registry.py"), str(tmp_path / "store"))
     assert output.count("['worker0 got a call', 'worker1 got a call']") == 2
     assert "worker1 joins with 2 threads" in output
+
+
+FITTED = ["fitted by worker1 worker2\n", "3.00 x + 2.00 after 80 updates, kept by worker1\n"]
+
+
+def test_rpc_from_torch() -> None:
+    output = run_ranks(3, "shm", str(EXAMPLES / "rpc_from_torch.py"))
+    assert all(line in output for line in FITTED), output
+
+
+def test_rpc_from_torch_under_torch(tmp_path: pathlib.Path) -> None:
+    """The comments of the program say what differs."""
+    pytest.importorskip("torch.distributed.rpc")
+    text = (EXAMPLES / "rpc_from_torch.py").read_text()
+    text, removed = re.subn(r"^.*  # remove\n", "", text, flags=re.MULTILINE)
+    text, replaced = re.subn(r"^.*  # (import .*)$", r"\1", text, flags=re.MULTILINE)
+    assert (removed, replaced) == (2, 1)
+    program = tmp_path / "program.py"
+    program.write_text(text)
+    output = run_ranks(3, "shm", str(program), options=["--torch"])
+    assert all(line in output for line in FITTED), output
 
 
 @pytest.mark.skipif("zmq" not in BACKENDS, reason="the backend zmq is not built")
