@@ -96,13 +96,18 @@ class TorchWork(_Base):  # type: ignore[misc]
     _source_rank = source_rank
 
     def get_future(self) -> Any:
-        """A future that has the result once the operation has ended."""
+        """A future that has the result once the operation has ended. A failure is a RuntimeError with its text.
+
+        C++ waits for it, too, as in DistributedDataParallel. It takes an exception that is set for a result, and
+        crashes; one that a callback raises is an error for both sides.
+        """
         with self._lock:
             is_new = self._future is None
             if is_new:
-                self._future = torch.futures.Future()
+                ended: torch.futures.Future[None] = torch.futures.Future()
+                self._future = ended.then(self._outcome)
         if is_new:
-            self._watch(self._set_future)
+            self._watch(lambda: ended.set_result(None))
         _kept.pop(id(self), None)
         return self._future
 
@@ -115,17 +120,12 @@ class TorchWork(_Base):  # type: ignore[misc]
         if self.exception() is None:
             self._finish()
 
-    def _set_future(self) -> None:
-        error: Exception | None = self.exception()
-        if error is None:
-            try:
-                self._finish()
-            except Exception as failure:  # such as a result that was resized meanwhile
-                error = failure
+    def _outcome(self, _: object) -> list[torch.Tensor]:
+        error = self.exception()
         if error is not None:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(self._results)
+            raise error
+        self._finish()
+        return self._results
 
     def _watch(self, ended: Callable[[], None]) -> None:
         """Calls `ended` when all parts have ended, at once or on the thread of the watcher."""
