@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of several ranks for the tests of the package.
 
-CTest sets BACKPLANE_TEST_COMMAND to the command, BACKPLANE_TEST_BACKENDS to the backends that are built, and
-PYTHONPATH to the package in the build tree.
+CTest sets BACKPLANE_TEST_COMMAND to the command, BACKPLANE_TEST_BACKENDS to the backends that are built,
+BACKPLANE_TEST_BUILD to the build tree, and PYTHONPATH to the package in it.
 """
 
 from __future__ import annotations
