@@ -13,8 +13,9 @@ namespace {
 
 constexpr std::chrono::microseconds kShortestPause{50};
 constexpr std::chrono::microseconds kLongestPause{1000};
-// Polls before a thread first yields: most small operations end within them.
-constexpr int kPolls = 64;
+// Polls before a thread first yields, about 20 us: the peer of a message of 64 KiB answers within them. On a busy
+// machine the next step is a sleep, which takes longer.
+constexpr int kPolls = 400;
 
 }  // namespace
 
