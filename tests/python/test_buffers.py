@@ -11,7 +11,6 @@ import math
 import pathlib
 import sys
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import backplane
@@ -19,17 +18,12 @@ import numpy as np
 import pytest
 
 
-@pytest.fixture
-def group(tmp_path: pathlib.Path) -> Iterator[backplane.ProcessGroup]:
-    store = backplane.FileStore(str(tmp_path / "store"))
-    with backplane.create_group("self", store=store, rank=0, world_size=1) as made:
-        yield made
-
-
 def test_strided_arrays_are_refused(group: backplane.ProcessGroup) -> None:
     whole = np.zeros((4, 6))
     for strided in (whole[:, ::2], whole.T, whole[::-1]):
-        with pytest.raises(backplane.InvalidError, match=r"`tensor` is not C-contiguous .*ascontiguousarray"):
+        with pytest.raises(
+            backplane.InvalidError, match=r"`tensor` is not C-contiguous .*ascontiguousarray.*backplane\.contiguous"
+        ):
             group.all_reduce(strided)
     with pytest.raises(ValueError, match="`tensor_list\\[0\\]` is not C-contiguous"):
         group.all_gather([whole[:, 0]], np.zeros(4))
@@ -63,15 +57,6 @@ def test_other_elements_are_refused(group: backplane.ProcessGroup) -> None:
     for other in ([1.0], 3, None):
         with pytest.raises(TypeError, match=r"`tensor` is a builtins.*has no buffer protocol"):
             group.all_reduce(other)
-
-
-class OnlyDlpack:
-    def __dlpack__(self) -> None: ...
-
-
-def test_tensors_of_other_libraries_are_directed_to_numpy(group: backplane.ProcessGroup) -> None:
-    with pytest.raises(TypeError, match=r"has no buffer protocol; pass numpy\.from_dlpack"):
-        group.all_reduce(OnlyDlpack())
 
 
 class LikeNumpys:

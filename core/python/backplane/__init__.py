@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backplane: collectives and messages between processes, over communication backends that are plugins.
 
-Names and semantics are those of torch.distributed, on numpy arrays and all other objects with the buffer protocol::
+Names and semantics are those of torch.distributed, on numpy arrays and all other objects with the buffer protocol or
+DLPack::
 
     import backplane, numpy
 
@@ -78,6 +79,7 @@ from backplane._launch import (
     launch_program,
 )
 from backplane._memory import (
+    contiguous,
     empty,
 )
 from backplane._native import ffi as _ffi
@@ -129,6 +131,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_object_list",
+    "contiguous",
     "create_group",
     "destroy_process_group",
     "empty",

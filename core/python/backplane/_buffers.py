@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays as buffers of the C API: numpy arrays, and all other objects with the buffer protocol."""
+"""Arrays as buffers of the C API: numpy arrays, and all other objects with the buffer protocol or DLPack."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from backplane import _dlpack
 from backplane._errors import InvalidError
 from backplane._native import ffi, lib
 
-# An object with the buffer protocol. Python 3.9 has no type for it.
+# An object with the buffer protocol or DLPack. Python 3.9 has no type for them.
 Array = Any
 
 # The dtypes of the C API by kind, as numpy names kinds, and bytes of an element.
@@ -88,10 +89,14 @@ def output_view(name: str, array: Array) -> View:
 def _checked_view(name: str, array: Array, is_written: bool) -> View:
     dtype = getattr(array, "dtype", None)
     if hasattr(dtype, "byteorder") and hasattr(getattr(array, "flags", None), "c_contiguous"):
+        if _dlpack.is_exporter(array):  # may be an array of cupy
+            _dlpack.require_host_memory(name, array)
         return _numpy_view(name, array, dtype, is_written)
     try:
         view = memoryview(array)
-    except TypeError:
+    except (TypeError, BufferError):
+        if _dlpack.is_exporter(array):
+            return View(*_dlpack.import_array(name, array, is_written))
         _refuse_type(name, array)
     character = view.format.lstrip("@=<") or "B"
     if character[0] in ">!":
@@ -129,9 +134,10 @@ def _numpy_view(name: str, array: Array, dtype: Any, is_written: bool) -> View:
 
 
 def _refuse_type(name: str, array: object) -> NoReturn:
-    hint = "; pass numpy.from_dlpack(array), which shares its memory" if hasattr(array, "__dlpack__") else ""
     kind = type(array)
-    raise TypeError(f"`{name}` is a {kind.__module__}.{kind.__qualname__}, which has no buffer protocol{hint}")
+    raise TypeError(
+        f"`{name}` is a {kind.__module__}.{kind.__qualname__}, which has neither the buffer protocol nor DLPack"
+    )
 
 
 def _refuse_big_endian(name: str, remedy: str) -> NoReturn:
@@ -140,7 +146,8 @@ def _refuse_big_endian(name: str, remedy: str) -> NoReturn:
 
 def _refuse_strides(name: str, shape: object, strides: object, remedy: str) -> NoReturn:
     raise InvalidError(
-        f"`{name}` is not C-contiguous (shape {shape}, strides {strides}); pass {remedy}, and copy a result back"
+        f"`{name}` is not C-contiguous (shape {shape}, strides {strides}); pass {remedy}, or what "
+        f"backplane.contiguous({name}) gives, which also copies a result back"
     )
 
 

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 from backplane._buffers import Array
 from backplane._errors import InvalidError, check
-from backplane._group import ProcessGroup
+from backplane._group import ProcessGroup, _after_destroy
 from backplane._native import ffi, lib
 from backplane._store import Store, c_string
 from backplane._types import ReduceOp, Timeout, nanoseconds_or_inherited
@@ -94,11 +95,18 @@ def _make(
 
 def destroy_process_group(group: ProcessGroup | None = None) -> None:
     """Ends the group; None: the default group and all groups made from it. InvalidError if there is none."""
+    (get_default_group() if group is None else group).destroy()
+
+
+def _forget_ended() -> None:
+    """Forgets a default group that has ended, or that is that of the parent process."""
     global _default
-    ended = get_default_group() if group is None else group
-    ended.destroy()
     if not lib.bp_is_initialized():
         _default = None
+
+
+_after_destroy.append(_forget_ended)
+os.register_at_fork(after_in_child=_forget_ended)
 
 
 def get_default_group() -> ProcessGroup:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 from backplane._errors import InvalidError, check
 from backplane._group_collectives import CollectiveOperations
@@ -18,6 +18,7 @@ from backplane._types import Timeout, nanoseconds_or_inherited
 from backplane._work import release_ended
 
 Self = TypeVar("Self", bound="ProcessGroup")
+_after_destroy: list[Callable[[], None]] = []
 
 
 class ProcessGroup(CollectiveOperations, MessageOperations, ObjectOperations):
@@ -26,11 +27,12 @@ class ProcessGroup(CollectiveOperations, MessageOperations, ObjectOperations):
     W is the number of ranks. Ranks in all calls are ranks of this group, unlike in torch.distributed. All ranks call
     the collectives of one group in the same order, with arrays of the same dtype and size.
 
-    Arrays are numpy arrays or other objects with the buffer protocol, C-contiguous, and are used where they lie. A
-    call blocks without the GIL until it is done. With ``async_op=True`` it returns a `Work` at once. `timeout`, in
-    seconds, is that of the call; None: the group's. Failures raise subclasses of `BackplaneError`; after a collective
-    that failed once it had begun, the group is broken, and every later call raises the same cause at once. Arguments
-    that are wrong raise ValueError or TypeError, and nothing is sent.
+    Arrays are numpy arrays or other objects with the buffer protocol or DLPack, C-contiguous and in host memory. They
+    are used in place; `backplane.contiguous` copies others. A call blocks without the GIL until it is done. With
+    ``async_op=True`` it returns a `Work` at once. `timeout`, in seconds, is that of the call; None: the group's.
+    Failures raise subclasses of `BackplaneError`; after a collective that failed once it had begun, the group is
+    broken, and every later call raises the same cause at once. Arguments that are wrong raise ValueError or TypeError,
+    and nothing is sent.
 
     The object is a context manager that destroys the group. Methods may be called from any thread. A child made by
     fork cannot use it.
@@ -39,6 +41,7 @@ class ProcessGroup(CollectiveOperations, MessageOperations, ObjectOperations):
     def __init__(self, handle: Any) -> None:
         self._handle = ffi.gc(handle, lib.bp_group_release)
         self._world_size: int = lib.bp_group_world_size(handle)
+        self._is_destroyed = False
         self._store: object = None  # a store of the program, which the group uses
 
     def rank(self) -> int:
@@ -56,7 +59,7 @@ class ProcessGroup(CollectiveOperations, MessageOperations, ObjectOperations):
 
     @property
     def backend(self) -> str:
-        """The id of the backend, such as "shm"; empty if the group has ended."""
+        """The id of the backend, such as "shm"; empty if no backend serves host memory."""
         text = lib.bp_group_backend(self._handle, 0)
         return "" if text == ffi.NULL else bytes(ffi.string(text)).decode()
 
@@ -68,7 +71,9 @@ class ProcessGroup(CollectiveOperations, MessageOperations, ObjectOperations):
         return found
 
     def __repr__(self) -> str:
-        return f"<backplane.ProcessGroup {self.name!r}: rank {self.rank()} of {self._world_size} over {self.backend}>"
+        state = ", which was destroyed" if self._is_destroyed else ""
+        which = f"rank {self.rank()} of {self._world_size} over {self.backend}"
+        return f"<backplane.ProcessGroup {self.name!r}: {which}{state}>"
 
     def __enter__(self: Self) -> Self:
         return self
@@ -125,7 +130,8 @@ class ProcessGroup(CollectiveOperations, MessageOperations, ObjectOperations):
     def destroy(self) -> None:
         """Ends the group: operations in flight fail, and later ones raise InvalidError. Not collective.
 
-        Raises InvalidError in a signal handler that interrupted a blocked call.
+        `rank`, `size` and `name` stay known. Groups made from it end with it. Raises InvalidError in a signal handler
+        that interrupted a blocked call.
         """
         if lib.py_is_in_handler():  # would wait for that call, which waits for the handler
             raise InvalidError(
@@ -133,7 +139,10 @@ class ProcessGroup(CollectiveOperations, MessageOperations, ObjectOperations):
                 "in the handler, and destroy the group where the exception is caught"
             )
         check(lib.bp_group_destroy(self._handle, lib.py_fresh_error()))
+        self._is_destroyed = True
         release_ended(sys.maxsize)
+        for destroyed in _after_destroy:
+            destroyed()
 
     def abort(self, why: str = "aborted by this rank") -> None:
         """Makes all pending and later operations fail with `why`, on all ranks. Does not wait for other ranks."""

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays in memory that collectives use where it lies."""
+"""Arrays that collectives use in place."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from backplane._distributed import get_default_group
@@ -32,7 +33,7 @@ def empty(shape: int | Sequence[int], dtype: Any = "float64", group: ProcessGrou
     Operations of the group use it without a copy through memory of their own, which makes an all_reduce of `shm`
     faster. Ranks may pass such arrays or others. Where the backend has no memory of its own, the array is in ordinary
     memory. Does not wait for other ranks. The array, and views of it, stay valid after the group has ended; a child
-    made by fork does not have the memory.
+    made by fork does not have the memory. Other libraries share it by DLPack, as with ``torch.from_dlpack(array)``.
 
     Args:
         shape, dtype: as for numpy.empty.
@@ -62,3 +63,38 @@ def empty(shape: int | Sequence[int], dtype: Any = "float64", group: ProcessGrou
     check(lib.bp_group_allocate(chosen._handle, nbytes, lib.BP_HOST, 0, memory, lib.py_fresh_error()))
     data = ffi.gc(ffi.cast("char*", lib.bp_memory_data(memory[0])), _Releasing(memory[0]), nbytes)
     return numpy.frombuffer(ffi.buffer(data, nbytes), kind).reshape(extents)
+
+
+@contextlib.contextmanager
+def contiguous(array: Any) -> Iterator[Any]:
+    """A context with a C-contiguous, little-endian copy of an array, which is copied back at the end of the block::
+
+        with backplane.contiguous(matrix[:, 0]) as column:
+            group.all_reduce(column)
+
+    Gives the array itself if operations can use it in place. Nothing is copied back if the array is read-only, or if
+    the block raises. Asynchronous operations must have ended before the block ends.
+
+    Args:
+        array: a numpy array, or an object with the buffer protocol.
+
+    Raises:
+        TypeError: the array is of another type.
+    """
+    numpy: Any = importlib.import_module("numpy")
+    try:
+        whole = array if isinstance(array, numpy.ndarray) else numpy.asarray(memoryview(array))
+    except TypeError:
+        kind = type(array)
+        raise TypeError(
+            f"contiguous: `array` is a {kind.__module__}.{kind.__qualname__}, which has no buffer protocol; use a "
+            "contiguous copy of its own library"
+        ) from None
+    is_native = whole.dtype.byteorder != ">"
+    if is_native and whole.flags.c_contiguous:
+        yield array
+        return
+    copy = whole.astype(whole.dtype if is_native else whole.dtype.newbyteorder("<"), order="C")
+    yield copy
+    if whole.flags.writeable:
+        whole[...] = copy

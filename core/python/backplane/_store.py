@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Any, Union
 
@@ -42,8 +43,15 @@ class Store:
     """
 
     def __init__(self, handle: Any, timeout: Timeout | None = None) -> None:
-        self._handle = ffi.gc(handle, lib.bp_store_release)
+        self._connected: Any = ffi.gc(handle, lib.bp_store_release)
+        self._views: weakref.WeakSet[Store] = weakref.WeakSet()  # PrefixStores over this store
         self.timeout = timeout
+
+    @property
+    def _handle(self) -> Any:
+        if self._connected is None:
+            raise InvalidError("the store is disconnected, because wait_for_clients was called; make another TCPStore")
+        return self._connected
 
     def set_timeout(self, timeout: Timeout) -> None:
         """Sets the time limit of later calls, in seconds."""
@@ -106,6 +114,13 @@ class Store:
         check(lib.bp_store_num_keys(self._handle, count, self._limit(), _error()))
         return int(count[0])
 
+    def _disconnect(self) -> None:
+        for view in list(self._views):
+            view._disconnect()
+        if self._connected is not None:
+            ffi.release(self._connected)
+            self._connected = None
+
     def _limit(self, timeout: Timeout | None = None) -> int:
         return nanoseconds_or_inherited(self.timeout if timeout is None else timeout)
 
@@ -154,13 +169,15 @@ class TCPStore(Store):
         self.port = port
 
     def wait_for_clients(self, timeout: Timeout | None = None) -> None:
-        """Disconnects this object and blocks until no other client is connected. For the process that serves."""
+        """Disconnects this object and blocks until no other client is connected. For the process that serves.
+
+        Disconnects the PrefixStores over it as well. A group with this store is a client until its object is deleted.
+        Raises TimedOutError, which names the clients, after `timeout` in seconds; None: the store's.
+        """
         if self._server is None:
             raise InvalidError("wait_for_clients: this process does not serve the store")
         limit = self._limit(timeout)
-        if self._handle != ffi.NULL:  # it is after a call that timed out
-            ffi.release(self._handle)
-            self._handle = ffi.NULL
+        self._disconnect()
         check(lib.bp_store_server_wait(self._server, limit, _error()))
 
 
@@ -181,3 +198,4 @@ class PrefixStore(Store):
         check(lib.bp_store_create_prefix(store._handle, c_string("prefix", prefix), view, _error()))
         super().__init__(view[0], store.timeout)
         self._inner = store  # the server of a TCPStore
+        store._views.add(self)

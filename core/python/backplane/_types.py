@@ -43,10 +43,15 @@ class Kind(enum.IntEnum):
     REDUCE = 2
     ALL_REDUCE = 3
     GATHER = 4
+    GATHERV = 5
     SCATTER = 6
+    SCATTERV = 7
     ALL_GATHER = 8
+    ALL_GATHERV = 9
     REDUCE_SCATTER = 10
+    REDUCE_SCATTERV = 11
     ALL_TO_ALL = 12
+    ALL_TO_ALLV = 13
     SCAN = 16
     EXSCAN = 17
 

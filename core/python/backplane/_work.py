@@ -7,7 +7,6 @@ import asyncio
 import collections
 import ctypes
 import datetime
-import os
 import sys
 from collections.abc import Generator, Sequence
 from typing import Any, Callable
@@ -32,8 +31,8 @@ class Work:
     Its arrays must not be touched until it has ended: until `wait` has returned or raised, or `is_completed` is True.
     A Work may be dropped: the operation continues, keeps its arrays alive, and ends at its deadline at the latest, or
     fails when the group or the process ends.
-    ``await work`` waits in asyncio without blocking the event loop, and returns the Work. All methods may be called
-    from any thread.
+    ``await work`` waits in asyncio without blocking the event loop, and returns the Work. An await that is cancelled,
+    as by asyncio.wait_for, leaves the operation in flight. All methods may be called from any thread.
     """
 
     __slots__ = ("_kept", "_slot")
@@ -94,15 +93,16 @@ class Work:
         if not self.is_completed():
             loop = asyncio.get_running_loop()
             ended: asyncio.Future[None] = loop.create_future()
-            descriptor = lib.py_request_descriptor(self._request)
-            if descriptor < 0:
+            waiter = lib.py_waiter_create(self._request)
+            if waiter == ffi.NULL:
                 raise last_error(lib.py_error().status)
+            descriptor = lib.py_waiter_descriptor(waiter)
             try:
                 loop.add_reader(descriptor, _set_ended, ended)
                 yield from ended
             finally:
                 loop.remove_reader(descriptor)
-                os.close(descriptor)
+                lib.py_waiter_release(waiter)
         self.wait()
         return self
 

@@ -10,9 +10,11 @@ import cffi
 def main(output: str) -> None:
     folder = pathlib.Path(__file__).resolve().parent
     builder = cffi.FFI()
-    for name in ("declarations.cdef", "rpc.cdef"):
+    for name in ("declarations.cdef", "dlpack.cdef", "rpc.cdef"):
         builder.cdef((folder / name).read_text())
-    builder.set_source("backplane._native", '#include "glue.h"\n#include "rpc_glue.h"\n', py_limited_api=True)
+    headers = ("dlpack.h", "glue.h", "rpc_glue.h")
+    source = "".join(f'#include "{name}"\n' for name in headers)
+    builder.set_source("backplane._native", source, py_limited_api=True)
     builder.emit_c_code(output)
 
 

@@ -4,7 +4,6 @@
  * takes several times as long as a small operation. Included once, by the extension's generated source.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -74,14 +73,25 @@ static int32_t py_run(bp_group* group, uint32_t kind, uint32_t dtype, uint32_t r
   return py_perform(group, &op, request);
 }
 
+/* An operation whose blocks differ in size. NULL: the operation has no such counts, or adjacent blocks. */
+static int32_t py_run_blocks(bp_group* group, uint32_t kind, uint32_t dtype, uint32_t reduce_op, int32_t root,
+                             const void* input, uint64_t input_count, const uint64_t* in_counts,
+                             const uint64_t* in_displs, void* output, uint64_t output_count, const uint64_t* out_counts,
+                             const uint64_t* out_displs, int64_t timeout_ns, bp_request** request) {
+  bp_op op = py_collective(kind, dtype, reduce_op, root, input, input_count, output, output_count, timeout_ns);
+  op.in_counts = in_counts;
+  op.in_displs = in_displs;
+  op.out_counts = out_counts;
+  op.out_displs = out_displs;
+  return py_perform(group, &op, request);
+}
+
 /* all_to_allv with adjacent blocks. */
 static int32_t py_run_v(bp_group* group, uint32_t dtype, const void* input, uint64_t input_count,
                         const uint64_t* in_counts, void* output, uint64_t output_count, const uint64_t* out_counts,
                         int64_t timeout_ns, bp_request** request) {
-  bp_op op = py_collective(BP_ALL_TO_ALLV, dtype, 0, 0, input, input_count, output, output_count, timeout_ns);
-  op.in_counts = in_counts;
-  op.out_counts = out_counts;
-  return py_perform(group, &op, request);
+  return py_run_blocks(group, BP_ALL_TO_ALLV, dtype, 0, 0, input, input_count, in_counts, NULL, output, output_count,
+                       out_counts, NULL, timeout_ns, request);
 }
 
 static int32_t py_run_list(bp_group* group, uint32_t kind, uint32_t dtype, uint32_t reduce_op, int32_t root,
@@ -148,32 +158,64 @@ static int32_t py_recv_message(bp_group* group, uint32_t dtype, void* data, uint
   return py_perform(group, &op, NULL);
 }
 
-/* The callback of a request: uses no Python, because it runs on threads of the core. */
-static void py_request_ended(void* ctx, int32_t status, const bp_error* error) {
-  const int descriptor = (int)(intptr_t)ctx;
+/* One wait of asyncio for a request. Two owners: the caller, and the callback of the request. */
+typedef struct py_waiter {
+  pthread_mutex_t mutex;
+  int descriptor; /* -1: closed */
+  int owners;
+} py_waiter;
+
+static void py_waiter_leave(py_waiter* waiter, int is_ended) {
   const uint64_t one = 1;
-  const ssize_t written = write(descriptor, &one, sizeof one);
-  (void)written; /* an eventfd that was just made takes it */
-  (void)status;
-  (void)error;
-  close(descriptor);
+  pthread_mutex_lock(&waiter->mutex);
+  if (is_ended && waiter->descriptor >= 0) {
+    const ssize_t written = write(waiter->descriptor, &one, sizeof one);
+    (void)written; /* an eventfd that was just made takes it */
+  }
+  if (!is_ended) {
+    close(waiter->descriptor);
+    waiter->descriptor = -1;
+  }
+  const int is_last = --waiter->owners == 0;
+  pthread_mutex_unlock(&waiter->mutex);
+  if (!is_last) return;
+  pthread_mutex_destroy(&waiter->mutex);
+  free(waiter);
 }
 
-/* A descriptor that becomes readable when the request has ended, to be closed by the caller. -1: see py_error(). */
-static int32_t py_request_descriptor(bp_request* request) {
-  bp_error* const error = py_fresh_error();
-  const int descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  const int writer = descriptor < 0 ? -1 : fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-  if (writer < 0) {
-    bp_error_set(error, BP_RESOURCE, errno, -1, "cannot make a descriptor for an awaited operation; raise `ulimit -n`");
-    if (descriptor >= 0) close(descriptor);
-    return -1;
-  }
-  if (bp_request_on_done(request, py_request_ended, (void*)(intptr_t)writer, error) == BP_OK) return descriptor;
-  close(writer);
-  close(descriptor);
-  return -1;
+/* The callback of a request: uses no Python, because it runs on threads of the core. */
+static void py_request_ended(void* ctx, int32_t status, const bp_error* error) {
+  (void)status;
+  (void)error;
+  py_waiter_leave((py_waiter*)ctx, 1);
 }
+
+/* Its descriptor becomes readable when the request has ended. NULL: see py_error(). */
+static py_waiter* py_waiter_create(bp_request* request) {
+  bp_error* const error = py_fresh_error();
+  py_waiter* const waiter = (py_waiter*)malloc(sizeof *waiter);
+  if (waiter == NULL) {
+    bp_error_set(error, BP_RESOURCE, ENOMEM, -1, "there is no memory to await an operation");
+    return NULL;
+  }
+  waiter->descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (waiter->descriptor < 0) {
+    bp_error_set(error, BP_RESOURCE, errno, -1, "cannot make a descriptor for an awaited operation; raise `ulimit -n`");
+    free(waiter);
+    return NULL;
+  }
+  pthread_mutex_init(&waiter->mutex, NULL);
+  waiter->owners = 2;
+  if (bp_request_on_done(request, py_request_ended, waiter, error) == BP_OK) return waiter;
+  waiter->owners = 1; /* no callback was registered */
+  py_waiter_leave(waiter, 0);
+  return NULL;
+}
+
+static int32_t py_waiter_descriptor(const py_waiter* waiter) { return waiter->descriptor; }
+
+/* Closes the descriptor, also of a request that is in flight. */
+static void py_waiter_release(py_waiter* waiter) { py_waiter_leave(waiter, 0); }
 
 /* Python handles signals on its main thread only; other threads have nothing to ask. */
 static pthread_t py_main_thread;

@@ -141,22 +141,23 @@ class _Watcher:
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
-        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._callbacks: dict[int, tuple[Any, Callable[[], None]]] = {}
         threading.Thread(target=self._run, name="backplane-futures", daemon=True).start()
 
     def add(self, part: Work, ended: Callable[[], None]) -> None:
-        descriptor = lib.py_request_descriptor(part._request)
-        if descriptor < 0:
+        waiter = lib.py_waiter_create(part._request)
+        if waiter == ffi.NULL:
             raise last_error(lib.py_error().status)
-        self._callbacks[descriptor] = ended
+        descriptor = lib.py_waiter_descriptor(waiter)
+        self._callbacks[descriptor] = waiter, ended
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def _run(self) -> None:
         while True:
             for descriptor, _ in self._epoll.poll():
                 self._epoll.unregister(descriptor)
-                ended = self._callbacks.pop(descriptor)
-                os.close(descriptor)
+                waiter, ended = self._callbacks.pop(descriptor)
+                lib.py_waiter_release(waiter)
                 try:
                     ended()
                 except Exception:  # of one operation; other futures still need this thread
