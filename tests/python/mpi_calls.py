@@ -120,20 +120,105 @@ def array_messages() -> None:
     assert MPI.Request.Waitall(requests)
     assert (got == 5).all()
     comm.Isend(np.ones(3, "i4"), right, tag=9)
-    message = comm.Probe(left, 9)
-    assert (message.source, message.tag, message.nbytes) == (left, 9, 12)
+    message = comm.Mprobe(left, 9, status)
+    assert (status.source, status.tag, status.Get_count(MPI.INT)) == (left, 9, 3)
+    assert status.Get_count(MPI.DOUBLE) == MPI.UNDEFINED
     ints = np.zeros(3, "i4")
-    assert message.recv(ints) == backplane.Received(left, 9, 12)
+    message.Recv(ints)
     assert ints.tolist() == [1, 1, 1]
-    raised(ValueError, message.recv, ints)
-    assert comm.Iprobe(left, 9) is None
+    raised(ValueError, message.Recv, ints)
+    assert comm.Improbe(left, 9) is None
     comm.Barrier()
     comm.Isend(np.ones(1), right, tag=9)
-    while comm.Iprobe(left, 9) is None:  # the message is dropped
+    while comm.Improbe(left, 9) is None:  # the message is dropped
         pass
     comm.Barrier()
     error = raised(TimeoutError, comm.group.probe, left, 9, timeout=0.01)
     assert isinstance(error, backplane.TimedOutError)
+
+
+def probed_messages() -> None:
+    """A probe leaves the message to the next receive that matches."""
+    status, got = MPI.Status(), np.zeros(4)
+    assert not comm.Iprobe(left, 40)
+    comm.Barrier()
+    comm.Isend(np.full(4, 1.0), right, tag=40)
+    comm.Isend(np.full(2, 2.0), right, tag=41)
+    comm.Isend(np.full(1, 3.0), right, tag=42)
+    comm.isend({"tag": 43}, right, tag=43)
+    assert comm.Probe(left, 41, status)
+    assert status.Get_count(MPI.DOUBLE) == 2
+    while not comm.Iprobe(left, 42):
+        pass
+    assert comm.Iprobe(left, 42, status)
+    assert status.Get_elements(MPI.DOUBLE) == 1
+    comm.Recv(got, left, 40, status)  # another message
+    assert got.tolist() == [1, 1, 1, 1]
+    comm.Recv(got, left, 41)
+    assert got.tolist() == [2, 2, 1, 1]
+    request = comm.Irecv(got, MPI.ANY_SOURCE, 42)
+    assert request.Test(status)
+    assert (status.source, status.tag, got[0]) == (left, 42, 3)
+    assert comm.probe(left, 43)
+    assert comm.recv(source=left, tag=43) == {"tag": 43}
+    comm.isend("again", right, tag=44)
+    assert comm.mprobe(left, 44).recv(status) == "again"
+    assert status.tag == 44
+    comm.Isend(np.full(1, 5.0), right, tag=45)
+    comm.Probe(left, 45)
+    comm.Sendrecv(np.full(1, 6.0), right, 46, got, left, 45)
+    assert got[0] == 5
+    requests = [comm.Irecv(got, left, 46)]
+    assert MPI.Request.Waitany(requests) == 0
+    assert got[0] == 6
+
+
+def blocks() -> None:
+    """Blocks of 1, 2 and 3 elements."""
+    counts, mine = [1, 2, 3], np.full(rank + 1, float(rank))
+    out = np.full(6, -1.0)
+    comm.Allgatherv(mine, [out, counts])
+    assert out.tolist() == [0, 1, 1, 2, 2, 2]
+    apart = np.full(9, -1.0)
+    comm.Allgatherv([mine, MPI.DOUBLE], [apart, counts, [0, 2, 6], MPI.DOUBLE])
+    assert apart.tolist() == [0, -1, 1, 1, -1, -1, 2, 2, 2]
+    comm.Allgatherv(MPI.IN_PLACE, [apart, (counts, np.array([0, 2, 6])), MPI.DOUBLE])
+    assert apart.tolist() == [0, -1, 1, 1, -1, -1, 2, 2, 2]
+    out[:] = -1
+    comm.Iallgatherv(mine, [out, (counts, None)]).Wait()
+    assert out.tolist() == [0, 1, 1, 2, 2, 2]
+    out[:] = -1
+    comm.Gatherv(mine, [out, counts] if rank == 1 else None, root=1)
+    assert out.tolist() == ([0, 1, 1, 2, 2, 2] if rank == 1 else [-1] * 6)
+    if rank == 1:
+        out[1:3] = 7
+    comm.Gatherv(MPI.IN_PLACE if rank == 1 else mine, [out, counts], root=1)
+    assert rank != 1 or out.tolist() == [0, 7, 7, 2, 2, 2]
+    got = np.zeros(rank + 1)
+    comm.Scatterv([np.arange(6.0), counts, None, MPI.DOUBLE] if rank == 0 else None, got)
+    assert got.tolist() == [[0], [1, 2], [3, 4, 5]][rank]
+    whole = np.arange(6.0)
+    comm.Scatterv([whole, counts], MPI.IN_PLACE if rank == 2 else got, root=2)
+    assert got.tolist() == [[0], [1, 2], [3, 4, 5]][rank]
+    assert whole.tolist() == list(range(6))
+    received = np.zeros(3 * (rank + 1))  # rank r sends c elements to the rank of count c, and gets r + 1 from each
+    comm.Alltoallv([np.repeat(np.arange(3) + 10.0 * rank, counts), counts], [received, [rank + 1] * 3])
+    assert received.tolist() == [10.0 * of + rank for of in range(3) for _ in range(rank + 1)]
+    total = np.zeros(rank + 1)
+    comm.Reduce_scatter(np.arange(6.0), total, counts)
+    assert total.tolist() == [[0], [3, 6], [9, 12, 15]][rank]
+    comm.Reduce_scatter(np.arange(6.0), total, op=MPI.MAX)
+    assert total.tolist() == [[0], [1, 2], [3, 4, 5]][rank]
+    for wrong in ([out, [1, 2]], [out, [1, 2, 4]], [out, counts, [0, 1, 4]], [out, [1, 2, -1]], np.zeros(4)):
+        raised(ValueError, comm.Allgatherv, mine, wrong)
+    raised(ValueError, comm.Allgatherv, mine.astype("f4"), [out, counts])
+    raised(ValueError, comm.Alltoallv, MPI.IN_PLACE, out)
+    raised(ValueError, comm.Bcast, [out, MPI.FLOAT])
+    raised(ValueError, comm.Bcast, [out, counts, MPI.DOUBLE])
+    raw = np.arange(2.0) + rank
+    comm.Bcast([raw, 8, MPI.BYTE], root=1)
+    assert raw.tolist() == [1, 1 + rank]
+    comm.Barrier()
 
 
 def communicators() -> None:
@@ -143,6 +228,7 @@ def communicators() -> None:
         assert pair.rank == 1 - rank
         assert pair.allgather(rank) == [1, 0]
         pair.Free()
+    assert MPI.COMM_WORLD is comm
     other = comm.Dup()
     assert other.allreduce(1) == 3
     other.Free()
@@ -169,7 +255,16 @@ def waiting_for_any() -> None:
     raised(backplane.CancelledError, requests[0].wait)
 
 
-for check in (objects, object_messages, arrays, array_messages, communicators, waiting_for_any):
+for check in (
+    objects,
+    object_messages,
+    arrays,
+    array_messages,
+    probed_messages,
+    blocks,
+    communicators,
+    waiting_for_any,
+):
     try:
         check()
     except BaseException:
