@@ -15,6 +15,8 @@ import pytest
 import torch
 from support import LIMIT, run_ranks
 
+LONG_LIMIT = 3 * LIMIT  # s; each rank imports torch, which takes seconds of a processor
+
 
 def run_torch(program: str, size: int, *arguments: str, **variables: str) -> list[subprocess.CompletedProcess[str]]:
     """Runs a file of this folder on `size` ranks, which torch's own launcher could have started."""
@@ -43,7 +45,7 @@ def run_torch(program: str, size: int, *arguments: str, **variables: str) -> lis
                 text=True,
             )
         )
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + LONG_LIMIT
     ended = []
     try:
         for process in processes:
@@ -85,3 +87,22 @@ def test_backends_are_chosen_by_device(names: str) -> None:
         pytest.skip(f"torch {torch.__version__} has one backend for all devices")
     for rank, ended in enumerate(run_torch("torch_classes.py", 3, BACKPLANE_BACKEND="shm", BACKPLANE_TEST_GROUP=names)):
         assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
+
+
+def test_torchrun_restarts_ranks(tmp_path: pathlib.Path) -> None:
+    # torchrun 1.13 fails with Python 3.11 unless --redirects and --tee are given.
+    options = ["--standalone", "--nproc_per_node=2", "--max_restarts=1", "--redirects=1", "--tee=1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *options, f"--log_dir={tmp_path}", "torch_restart.py"],
+        cwd=pathlib.Path(__file__).parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "BACKPLANE_BACKEND": "shm"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LONG_LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    for rank in (0, 1):
+        assert f"rank {rank} passed in attempt 1" in done.stdout, done.stdout
