@@ -178,6 +178,21 @@ def subgroups() -> None:
             assert "not a member" in str(error), error
     halves = group.split(rank % 2, key=-rank)
     assert halves.size() == (size - rank % 2 + 1) // 2
+    assert [backplane.get_group_rank(halves, halves.global_rank(each)) for each in range(halves.size())] == list(
+        range(halves.size())
+    )
+    try:
+        backplane.get_group_rank(halves, size)
+        raise AssertionError("no error")
+    except backplane.InvalidError as error:
+        assert f"global rank {size} is not in group" in str(error), error
+    over_zmq = backplane.new_group([0, 1], None, "zmq")
+    if rank < 2:
+        assert over_zmq.backend == "zmq"
+        over_zmq.barrier()
+        over_zmq.destroy()
+    else:
+        assert over_zmq.rank() == -1
     other = group.with_backend("zmq") if group.backend != "zmq" else group
     other.barrier()
     with backplane.new_group() as copy:

@@ -161,23 +161,40 @@ def get_process_group_ranks(group: ProcessGroup | None = None) -> list[int]:
     return [chosen.global_rank(rank) for rank in range(chosen.size())]
 
 
+def get_group_rank(group: ProcessGroup, global_rank: int) -> int:
+    """The rank in `group` of the rank `global_rank` of the job's first group. InvalidError if it is not a member."""
+    ranks = get_process_group_ranks(group)
+    if global_rank not in ranks:
+        raise InvalidError(f"global rank {global_rank} is not in group {group.name!r}, whose members are {ranks}")
+    return ranks.index(global_rank)
+
+
 def new_group(
     ranks: Sequence[int] | None = None,
     timeout: Timeout | None = None,
+    backend: str | None = None,
+    *,
     use_local_synchronization: bool = False,
     group_name: str = "",
 ) -> ProcessGroup:
     """Creates a group of some ranks of the default group; None: of all. See `ProcessGroup.new_group`.
 
     All ranks of the default group call it, in the same order, with the same list; with `use_local_synchronization`,
-    only the members of the new group do.
+    only the members of the new group do. `backend`: that of the new group; None: that of the default group.
     """
     world = _of(None)
     chosen = range(world.size()) if ranks is None else ranks
-    return world.new_group(list(chosen), group_name, timeout, use_local_synchronization)
+    made = world.new_group(list(chosen), group_name, timeout, use_local_synchronization)
+    if backend is None or made.rank() < 0:
+        return made
+    group = made.with_backend(backend, timeout)
+    group._parent = made  # whose end would end it
+    return group
 
 
-def barrier(group: ProcessGroup | None = None, async_op: bool = False, timeout: Timeout | None = None) -> Work | None:
+def barrier(
+    group: ProcessGroup | None = None, async_op: bool = False, *, timeout: Timeout | None = None
+) -> Work | None:
     """See `ProcessGroup.barrier`."""
     return _of(group).barrier(async_op, timeout)
 

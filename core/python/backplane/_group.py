@@ -42,6 +42,7 @@ class ProcessGroup(CollectiveOperations, MessageOperations, ObjectOperations):
         self._handle = ffi.gc(handle, lib.bp_group_release)
         self._world_size: int = lib.bp_group_world_size(handle)
         self._is_destroyed = False
+        self._parent: ProcessGroup | None = None  # one that only this group uses
         self._store: object = None  # a store of the program, which the group uses
 
     def rank(self) -> int:
@@ -139,6 +140,8 @@ class ProcessGroup(CollectiveOperations, MessageOperations, ObjectOperations):
                 "in the handler, and destroy the group where the exception is caught"
             )
         check(lib.bp_group_destroy(self._handle, lib.py_fresh_error()))
+        if self._parent is not None:
+            self._parent.destroy()
         self._is_destroyed = True
         release_ended(sys.maxsize)
         for destroyed in _after_destroy:
