@@ -136,7 +136,7 @@ def _numpy_view(name: str, array: Array, dtype: Any, is_written: bool) -> View:
 def _refuse_type(name: str, array: object) -> NoReturn:
     kind = type(array)
     raise TypeError(
-        f"`{name}` is a {kind.__module__}.{kind.__qualname__}, which has neither the buffer protocol nor DLPack"
+        f"`{name}` is a {kind.__module__}.{kind.__qualname__}, which has no buffer protocol and no DLPack"
     )
 
 
