@@ -35,14 +35,15 @@ class Place {
   std::span<int32_t> all_;
 };
 
-void fill(std::span<int32_t> part, int rank) {
-  for (uint64_t i = 0; i < part.size(); ++i) part[i] = element<int32_t>(rank, i);
-}
-template <typename Expected>
-void expect_all(std::span<const int32_t> part, const Expected& expected) {
+void fill(std::span<int32_t> part, int rank) { write_data_of(part.data(), rank, part.size()); }
+BACKPLANE_TEST_OPTIMIZED uint64_t equal_ones(const int32_t* part, const int32_t* expected, uint64_t count) {
   uint64_t i = 0;
-  while (i < part.size() && part[i] == expected(i)) ++i;
-  EXPECT_EQ(i, part.size()) << "is the first wrong one";
+  while (i < count && part[i] == expected[i]) ++i;
+  return i;
+}
+void expect_all(std::span<const int32_t> part, const std::vector<int32_t>& expected) {
+  ASSERT_EQ(part.size(), expected.size());
+  EXPECT_EQ(equal_ones(part.data(), expected.data(), part.size()), part.size()) << "is the first wrong one";
 }
 
 struct Round {
@@ -68,19 +69,19 @@ struct Round {
     const Place out(group, count, out_allocated);
     fill(in.part(), group.rank());
     group.all_reduce(in.part(), out.part());
-    expect_all(out.part(), [this](uint64_t i) { return element_sum<int32_t>(size, i); });
-    expect_all(in.part(), [this](uint64_t i) { return element<int32_t>(group.rank(), i); });
+    expect_all(out.part(), sum_of<int32_t>(size, count));
+    expect_all(in.part(), data_of<int32_t>(group.rank(), count));
     EXPECT_TRUE(in.edges_hold() && out.edges_hold());
   }
   void all_reduce_in_place() const {
     const Place data(group, count, in_allocated);
     fill(data.part(), group.rank());
     group.all_reduce(data.part());
-    expect_all(data.part(), [this](uint64_t i) { return element_sum<int32_t>(size, i); });
+    expect_all(data.part(), sum_of<int32_t>(size, count));
     EXPECT_TRUE(data.edges_hold());
     fill(data.part(), 0);  // at once: no rank may still read it
     group.all_reduce(data.part(), ReduceOp::kMax);
-    expect_all(data.part(), [](uint64_t i) { return element<int32_t>(0, i); });
+    expect_all(data.part(), data_of<int32_t>(0, count));
   }
   void reduce() const {
     const Place in(group, count, in_allocated);
@@ -88,13 +89,13 @@ struct Round {
     fill(in.part(), group.rank());
     group.reduce(in.part(), out.part(), size - 1);
     fill(in.part(), 17);
-    if (group.rank() == size - 1) expect_all(out.part(), [this](uint64_t i) { return element_sum<int32_t>(size, i); });
+    if (group.rank() == size - 1) expect_all(out.part(), sum_of<int32_t>(size, count));
   }
   void broadcast() const {
     const Place data(group, count, in_allocated);
     if (group.rank() == size - 1) fill(data.part(), 3);
     group.broadcast(data.part(), size - 1);
-    expect_all(data.part(), [](uint64_t i) { return element<int32_t>(3, i); });
+    expect_all(data.part(), data_of<int32_t>(3, count));
     EXPECT_TRUE(data.edges_hold());
     fill(data.part(), 17);
   }
@@ -104,11 +105,11 @@ struct Round {
     fill(in.part(), group.rank());
     group.all_gather(in.part(), out.part());
     fill(in.part(), 17);
-    expect_all(out.part(), [this](uint64_t i) { return element<int32_t>(static_cast<int>(i / count), i % count); });
+    expect_all(out.part(), blocks_of_all<int32_t>(size, count));
     EXPECT_TRUE(out.edges_hold());
     fill(out.part().subspan(own, count), group.rank());
     group.all_gather(out.part().subspan(own, count), out.part());
-    expect_all(out.part(), [this](uint64_t i) { return element<int32_t>(static_cast<int>(i / count), i % count); });
+    expect_all(out.part(), blocks_of_all<int32_t>(size, count));
   }
   void reduce_scatter() const {
     const Place in(group, count * ranks, in_allocated);
@@ -116,14 +117,14 @@ struct Round {
     fill(in.part(), group.rank());
     group.reduce_scatter(in.part(), out.part());
     fill(in.part(), 17);
-    expect_all(out.part(), [this](uint64_t i) { return element_sum<int32_t>(size, own + i); });
+    expect_all(out.part(), sum_of<int32_t>(size, count, own));
     EXPECT_TRUE(out.edges_hold());
   }
   void reduce_scatter_in_place() const {
     const Place data(group, count * ranks, in_allocated);
     fill(data.part(), group.rank());
     group.reduce_scatter(data.part(), data.part().subspan(own, count));
-    expect_all(data.part().subspan(own, count), [this](uint64_t i) { return element_sum<int32_t>(size, own + i); });
+    expect_all(data.part().subspan(own, count), sum_of<int32_t>(size, count, own));
     EXPECT_TRUE(data.edges_hold());
   }
 };
@@ -174,7 +175,7 @@ TEST_P(OwnMemoryTest, MessagesAndVariants) {
     Work sent = group.isend(in, next);
     group.recv(std::span(out.data(), in.size()), last);
     sent.wait();
-    expect_all({out.data(), in.size()}, [last](uint64_t i) { return element<int32_t>(last, i); });
+    expect_all({out.data(), in.size()}, data_of<int32_t>(last, in.size()));
     Blocks blocks;
     for (uint64_t rank = 0; rank < ranks; ++rank) blocks.counts.push_back(rank % 2 == 0 ? 20'000 : 300);
     const uint64_t mine = blocks.counts[static_cast<size_t>(group.rank())];
@@ -183,8 +184,7 @@ TEST_P(OwnMemoryTest, MessagesAndVariants) {
     group.all_gatherv(std::span(in.data(), mine), std::span(out.data(), all), blocks);
     const int32_t* block = out.data();
     for (uint64_t rank = 0; rank < ranks; block += blocks.counts[rank++]) {
-      expect_all({block, blocks.counts[rank]},
-                 [rank](uint64_t i) { return element<int32_t>(static_cast<int>(rank), i); });
+      expect_all({block, blocks.counts[rank]}, data_of<int32_t>(static_cast<int32_t>(rank), blocks.counts[rank]));
     }
   });
 }
@@ -199,7 +199,7 @@ TEST_P(OwnMemoryTest, AsyncOperationsOnParts) {
       works.push_back(group.all_reduce(std::span(data.data() + i * kPart, kPart), ReduceOp::kSum, {.async_op = true}));
     }
     for (Work& work : works) work.wait();
-    expect_all({data.data(), data.size()}, [&](uint64_t i) { return element_sum<int32_t>(group.world_size(), i); });
+    expect_all({data.data(), data.size()}, sum_of<int32_t>(group.world_size(), data.size()));
   });
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/groups.hpp"
+#include "support/optimized.hpp"
 
 namespace backplane::test {
 namespace {
@@ -9,9 +10,12 @@ INSTANTIATE_TEST_SUITE_P(Backends, P2pTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(2, 3, 5)),
                          backend_test_name);
 
+BACKPLANE_TEST_OPTIMIZED void write_pattern(uint8_t* bytes, int rank, size_t size) {
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 31 + static_cast<size_t>(rank));
+}
 std::vector<uint8_t> pattern(int rank, size_t size) {
   std::vector<uint8_t> bytes(size);
-  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 31 + static_cast<size_t>(rank));
+  write_pattern(bytes.data(), rank, size);
   return bytes;
 }
 

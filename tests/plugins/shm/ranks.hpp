@@ -31,6 +31,7 @@
 #include "steps.hpp"
 #include "support/eventually.hpp"
 #include "support/failures.hpp"
+#include "support/optimized.hpp"
 
 namespace backplane::shm::test {
 
@@ -235,17 +236,21 @@ void on_ranks(int32_t ranks, const WaitPolicy& policy, const Body& body) {
   });
 }
 
-inline std::byte byte_of(uint64_t name, uint64_t index) {
+BACKPLANE_TEST_OPTIMIZED inline std::byte byte_of(uint64_t name, uint64_t index) {
   return static_cast<std::byte>((name * 131 + index * 7 + (index >> 8)) & 255);
 }
-inline void fill(std::vector<std::byte>& bytes, uint64_t name) {
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = byte_of(name, i);
+BACKPLANE_TEST_OPTIMIZED inline void fill(std::byte* bytes, uint64_t size, uint64_t name) {
+  for (size_t i = 0; i < size; ++i) bytes[i] = byte_of(name, i);
 }
-inline bool is_filled(const std::vector<std::byte>& bytes, uint64_t size, uint64_t name) {
+inline void fill(std::vector<std::byte>& bytes, uint64_t name) { fill(bytes.data(), bytes.size(), name); }
+BACKPLANE_TEST_OPTIMIZED inline bool is_filled(const std::byte* bytes, uint64_t size, uint64_t name) {
   for (size_t i = 0; i < size; ++i) {
     if (bytes[i] != byte_of(name, i)) return false;
   }
   return true;
+}
+inline bool is_filled(const std::vector<std::byte>& bytes, uint64_t size, uint64_t name) {
+  return size <= bytes.size() && is_filled(bytes.data(), size, name);
 }
 
 // Writes the announcement of a message with tag 1 into head i of rank 1's channel to rank 0.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "heaps.hpp"
+#include "support/optimized.hpp"
 
 namespace backplane::shm::test {
 
@@ -49,6 +50,21 @@ struct Blocks {
   uint64_t total = 0;
 };
 
+// first, first + step, ...
+struct Sequence {
+  uint32_t first = 0;
+  uint32_t step = 0;
+};
+BACKPLANE_TEST_OPTIMIZED inline void write_sequence(uint32_t* numbers, uint64_t count, Sequence sequence) {
+  for (uint64_t i = 0; i < count; ++i) numbers[i] = sequence.first + static_cast<uint32_t>(i) * sequence.step;
+}
+// The index of the first number that differs from the sequence; `count` if none does.
+BACKPLANE_TEST_OPTIMIZED inline uint64_t first_other(const uint32_t* numbers, uint64_t count, Sequence sequence) {
+  uint64_t i = 0;
+  while (i < count && numbers[i] == sequence.first + static_cast<uint32_t>(i) * sequence.step) ++i;
+  return i;
+}
+
 class CollectiveRound {
  public:
   CollectiveRound(Rank& rank, uint64_t number, uint64_t max_count, Placement placement, std::mt19937_64& random)
@@ -79,7 +95,7 @@ class CollectiveRound {
       }
     }
     for (int32_t other = 0; other < static_cast<int32_t>(in.counts.size()); ++other) {
-      for (uint64_t i = 0; i < in.counts[at(other)]; ++i) from[in.displs[at(other)] + i] = given(rank_.id, other, i);
+      write_sequence(from.data() + in.displs[at(other)], in.counts[at(other)], given(rank_.id, other));
     }
     bp_op op = {};
     op.struct_size = sizeof op;
@@ -125,27 +141,31 @@ class CollectiveRound {
     }
     return {std::move(sizes), varies_ && many ? UINT64_C(3) : 0};
   }
-  uint32_t given(int32_t from, int32_t to, uint64_t i) const {
-    return static_cast<uint32_t>(number_ * 7919 + at(from) * 1'000'003 + at(to) * 10'007 + i * 31);
+  Sequence given(int32_t from, int32_t to) const {
+    return {static_cast<uint32_t>(number_ * 7919 + at(from) * 1'000'003 + at(to) * 10'007), 31};
   }
-  uint32_t expected(int32_t from, int32_t root, uint64_t i) const {
-    if (kind_ == BP_BROADCAST) return given(root, 0, i);
-    if (is(BP_SCATTER, BP_SCATTERV)) return given(root, rank_.id, i);
-    if (is(BP_ALL_TO_ALL, BP_ALL_TO_ALLV)) return given(from, rank_.id, i);
-    if (is(BP_GATHER, BP_GATHERV) || is(BP_ALL_GATHER, BP_ALL_GATHERV)) return given(from, 0, i);
+  Sequence expected(int32_t from, int32_t root) const {
+    if (kind_ == BP_BROADCAST) return given(root, 0);
+    if (is(BP_SCATTER, BP_SCATTERV)) return given(root, rank_.id);
+    if (is(BP_ALL_TO_ALL, BP_ALL_TO_ALLV)) return given(from, rank_.id);
+    if (is(BP_GATHER, BP_GATHERV) || is(BP_ALL_GATHER, BP_ALL_GATHERV)) return given(from, 0);
     const bool each = is(BP_REDUCE_SCATTER, BP_REDUCE_SCATTERV);
-    uint32_t sum = 0;
-    for (int32_t rank = 0; rank < rank_.size; ++rank) sum += given(rank, each ? rank_.id : 0, i);
+    Sequence sum;
+    for (int32_t rank = 0; rank < rank_.size; ++rank) {
+      const Sequence part = given(rank, each ? rank_.id : 0);
+      sum = {sum.first + part.first, sum.step + part.step};
+    }
     return sum;
   }
   void start_incoming(const Blocks& out, std::span<const uint32_t> numbers, bool many, int32_t root) const {
     uint64_t next = 0;
     for (size_t block = 0; block < out.counts.size(); ++block) {
       for (; next < out.displs[block]; ++next) ASSERT_EQ(numbers[next], kUntouched) << "kind " << kind_;
-      for (uint64_t i = 0; i < out.counts[block]; ++i, ++next) {
-        ASSERT_EQ(numbers[next], expected(many ? static_cast<int32_t>(block) : 0, root, i))
-            << "kind " << kind_ << ", block " << block << " at " << i;
-      }
+      const uint64_t count = out.counts[block];
+      const uint64_t equal =
+          first_other(numbers.data() + next, count, expected(many ? static_cast<int32_t>(block) : 0, root));
+      ASSERT_EQ(equal, count) << "is the first wrong element of block " << block << ", kind " << kind_;
+      next += count;
     }
     for (; next < numbers.size(); ++next) ASSERT_EQ(numbers[next], kUntouched) << "kind " << kind_;
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "support/agents.hpp"
+#include "support/optimized.hpp"
 
 namespace backplane::test {
 
@@ -31,9 +32,12 @@ inline OptionMap normalised(OptionMap options) {
 }
 
 // Bytes that depend on their position and on `seed`.
+BACKPLANE_TEST_OPTIMIZED inline void write_pattern(uint8_t* bytes, size_t size, uint32_t seed) {
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 131 + i / 251 + seed * 17);
+}
 inline Bytes pattern(size_t size, uint32_t seed) {
   Bytes bytes(size);
-  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 131 + i / 251 + seed * 17);
+  write_pattern(bytes.data(), size, seed);
   return bytes;
 }
 
