@@ -86,6 +86,11 @@ def check_moves(group: Group, gloo: Group, members: list[int]) -> None:
     gathered = [torch.zeros(3, 4).t() for _ in given]
     dist.all_gather(gathered, given[rank], group)
     assert all(map(torch.equal, gathered, given))
+    if hasattr(dist, "all_gather_coalesced"):
+        lists = [[torch.zeros(4, 3), torch.zeros(2)] for _ in given]
+        dist.all_gather_coalesced(lists, [given[rank], given[rank][0, :2].clone()], group)
+        assert all(torch.equal(of_rank[0], one) for of_rank, one in zip(lists, given))
+        assert all(torch.equal(of_rank[1], one[0, :2]) for of_rank, one in zip(lists, given))
     flat = torch.zeros(size * 4, 3)
     dist.all_gather_into_tensor(flat, given[rank], group)
     assert torch.equal(flat, torch.cat(given))
