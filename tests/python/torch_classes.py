@@ -76,6 +76,8 @@ def main() -> None:
     if not is_combined:
         checks.check_messages(group, members)
         checks.check_works(group, members)
+    if is_combined:
+        dist.monitored_barrier(group)
     half = dist.new_group(members[::2])
     if dist.get_rank() in members[::2]:
         tensor = torch.ones(3)

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import datetime
 import inspect
+import os
+import pathlib
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed
 
-__all__ = ["Options", "autoload", "monitored_barrier"]
+__all__ = ["Options", "autoload", "dump_flight_recorder", "monitored_barrier"]
 
 
 @dataclass
@@ -44,6 +46,19 @@ def _create(options: Any, pg_options: Any) -> Any:
     from backplane.torch._process_group import create  # imports nothing heavy until a group is made
 
     return create(options, pg_options)
+
+
+def dump_flight_recorder(directory: str | os.PathLike[str], prefix: str = "rank_") -> pathlib.Path:
+    """Writes the last collectives of this process's groups for torch's analyzer, and returns the file.
+
+    Each rank calls it, at any time, also after a failure; it does not communicate. The file is `prefix` and the
+    process's global rank, in `directory`, which must exist. ``torchfrtrace --prefix rank_ DIRECTORY`` reads the files
+    of all ranks, where torch's package contains torch.distributed.flight_recorder. A failed operation is shown as
+    started; the timeout and stack of an operation are not recorded. Messages are left out.
+    """
+    from backplane.torch._flight_recorder import dump
+
+    return dump(directory, prefix)
 
 
 def autoload() -> None:

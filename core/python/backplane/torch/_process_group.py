@@ -92,3 +92,6 @@ class TorchBackend(Operations, _Backend):  # type: ignore[misc]
     @property
     def options(self) -> Any:
         return self._options
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        super().monitored_barrier(getattr(timeout, "timeout", timeout), wait_all_ranks)  # C++ passes options
