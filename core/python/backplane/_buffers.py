@@ -135,9 +135,7 @@ def _numpy_view(name: str, array: Array, dtype: Any, is_written: bool) -> View:
 
 def _refuse_type(name: str, array: object) -> NoReturn:
     kind = type(array)
-    raise TypeError(
-        f"`{name}` is a {kind.__module__}.{kind.__qualname__}, which has no buffer protocol and no DLPack"
-    )
+    raise TypeError(f"`{name}` is a {kind.__module__}.{kind.__qualname__}, which has no buffer protocol and no DLPack")
 
 
 def _refuse_big_endian(name: str, remedy: str) -> NoReturn:

@@ -7,22 +7,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from backplane._buffers import (
+    _BYTES,
+    _UNKNOWN,
     Array,
     View,
     ViewList,
+    _known,
     dtype_name,
     input_view,
     output_view,
     require_same_dtype,
     view_list,
 )
-from backplane._errors import InvalidError, check
+from backplane._errors import InvalidError, _raised_by_handlers, check
 from backplane._native import ffi, lib
 from backplane._types import Kind, ReduceOp, Timeout, name_wrong_argument, nanoseconds_or_inherited
 from backplane._work import Work
 
 _NONE = View(2, ffi.NULL, 0)  # no array
 _NO_REQUEST = ffi.NULL
+_from_buffer = ffi.from_buffer
 _INHERIT: int = lib.BP_INHERIT_TIMEOUT
 
 
@@ -48,16 +52,24 @@ class CollectiveOperations:
         self, tensor: Array, op: ReduceOp = ReduceOp.SUM, async_op: bool = False, timeout: Timeout | None = None
     ) -> Work | None:
         """Reduces the arrays of all ranks into the array of each rank, in place. All ranks get the same bits."""
-        view = output_view("tensor", tensor)
         if async_op:
+            view = output_view("tensor", tensor)
             return self._run(Kind.ALL_REDUCE, view, view, op, 0, True, timeout)
-        dtype, data, count = view
+        # output_view and check without their calls, which take a third of a small operation.
+        try:
+            dtype, size = _known[tensor.dtype]
+            data = _from_buffer(_BYTES, tensor, True)
+            count = len(data) // size
+        except _UNKNOWN:
+            dtype, data, count = output_view("tensor", tensor)
         limit = _INHERIT if timeout is None else nanoseconds_or_inherited(timeout)
         try:
-            check(lib.py_run(self._handle, 3, dtype, op, 0, data, count, data, count, limit, _NO_REQUEST))
+            status = lib.py_run(self._handle, 3, dtype, op, 0, data, count, data, count, limit, _NO_REQUEST)
         except TypeError:
             name_wrong_argument(op=op)
             raise
+        if status or _raised_by_handlers:
+            check(status)
         return None
 
     def reduce(
