@@ -109,3 +109,27 @@ def test_hf_arguments(tmp_path: pathlib.Path) -> None:
 
 def test_gradients() -> None:
     assert run_ranks(2, "shm", str(EXAMPLES / "gradients.py")).count("3.0 x + 2.0\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("package", "program", "line"),
+    [
+        ("ray", "ray_actors.py", "3 actors have the total 6.0"),
+        ("distributed", "dask_workers.py", "3 workers have the total 6.0"),
+    ],
+    ids=["ray", "dask"],
+)
+def test_schedulers(package: str, program: str, line: str) -> None:
+    """Run by tools/ray-dask-check, which installs the packages."""
+    pytest.importorskip(package)
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / program)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert line in done.stdout, done.stdout
