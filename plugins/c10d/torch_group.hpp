@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A group of torch, which is dropped with the last thread that uses it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "python.hpp"
+
+namespace backplane::c10d {
+
+class TorchGroup {
+ public:
+  TorchGroup(const Table& table, int64_t handle, int32_t rank, int32_t world_size)
+      : rank(rank), world_size(world_size), table_(table), handle_(handle) {}
+  ~TorchGroup() { table_.drop(handle_); }
+  TorchGroup(const TorchGroup&) = delete;
+  TorchGroup& operator=(const TorchGroup&) = delete;
+
+  // All block, and throw what torch raises.
+  void send(int32_t peer, const void* data, uint64_t size) const {
+    check([&](bp_error* err) { return table_.send(handle_, peer, data, size, err); });
+  }
+  void recv(int32_t peer, void* data, uint64_t size) const {
+    check([&](bp_error* err) { return table_.recv(handle_, peer, data, size, err); });
+  }
+  void collect(const CollectiveCall& call) const {
+    check([&](bp_error* err) { return table_.collect(handle_, &call, err); });
+  }
+  // Makes blocked calls fail, where torch's backend can. Only the first call has an effect.
+  void close() noexcept {
+    if (!closed_.exchange(true)) table_.close(handle_);
+  }
+  bool closed() const noexcept { return closed_.load(); }
+
+  const int32_t rank;
+  const int32_t world_size;
+
+ private:
+  template <typename Call>
+  static void check(Call&& call) {
+    bp_error err;
+    bp_error_init(&err);
+    if (call(&err) != BP_OK) throw sdk::Failure(err);
+  }
+
+  const Table& table_;
+  const int64_t handle_;
+  std::atomic<bool> closed_ = false;
+};
+
+}  // namespace backplane::c10d
