@@ -5,14 +5,16 @@ C++ calls these functions on its own threads. ctypes takes the GIL for each call
 Buffers belong to C++ and stay valid until the call returns.
 """
 
+import contextlib
 import ctypes
 import datetime
 import importlib
 import itertools
+import sys
 import threading
 import time
 
-TABLE: int  # set by the program that runs this text
+TABLE = globals()["TABLE"]  # set by the program that runs this text
 
 OK, INVALID, UNSUPPORTED, TIMEOUT, CANCELLED, PEER_LOST, INTERNAL = 0, 1, 2, 3, 4, 5, 8
 RESOURCE = 6
@@ -128,10 +130,10 @@ def guarded(function, *args):
         function(*rest)
         return OK
     except BaseException as raised:
-        text = " ".join(f"{type(raised).__name__}: {raised}".split()) if not isinstance(raised, Failure) else str(raised)
+        text = str(raised) if isinstance(raised, Failure) else f"{type(raised).__name__}: {raised}"
         error.contents.status = status_of(raised)
         error.contents.peer_rank = -1
-        error.contents.text = text.encode()[:1023].decode(errors="ignore").encode()
+        error.contents.text = " ".join(text.split()).encode()[:1023].decode(errors="ignore").encode()
         return error.contents.status
 
 
@@ -304,10 +306,8 @@ def open_group(opening):
 
 
 def close_group(handle):
-    try:
+    with contextlib.suppress(Exception):  # that of gloo always raises
         groups[handle].close()
-    except Exception:
-        pass  # that of gloo always ends so
 
 
 def drop_group(handle):
@@ -329,4 +329,4 @@ def fill(table):
 KEPT = Table()
 fill(KEPT)
 ctypes.memmove(TABLE, ctypes.addressof(KEPT), ctypes.sizeof(KEPT))
-importlib.import_module("sys")._backplane_c10d = globals()
+sys._backplane_c10d = globals()

@@ -123,7 +123,6 @@ void Collectives::lost(const sdk::Failure& why, bool in_order) {
   std::deque<std::shared_ptr<Call>> calls;
   {
     const std::lock_guard lock(mutex_);
-    if (!lost_) lost_at_ = std::chrono::steady_clock::now();
     if (!lost_) lost_.emplace(why);
     if (!in_order) calls = queue_;
     changed_.notify_all();
@@ -141,9 +140,8 @@ void Collectives::watch() {
     }
     if (stopped_) return;
     const std::shared_ptr<Call> call = queue_.front();
-    const auto since = std::max(lost_at_, std::chrono::steady_clock::now());
-    changed_.wait_until(lock, since + kGrace,
-                        [this, &call] { return stopped_ || failed_ || queue_.empty() || queue_.front() != call; });
+    changed_.wait_for(lock, kGrace,
+                      [this, &call] { return stopped_ || failed_ || queue_.empty() || queue_.front() != call; });
     if (!stopped_ && !failed_ && !queue_.empty() && queue_.front() == call) call->fail(*lost_);
     changed_.wait(lock, [this, &call] { return stopped_ || failed_ || queue_.empty() || queue_.front() != call; });
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -50,7 +51,6 @@ class Collectives : public std::enable_shared_from_this<Collectives> {
   std::deque<std::shared_ptr<Call>> queue_;  // the first one runs
   std::optional<sdk::Failure> failed_;
   std::optional<sdk::Failure> lost_;
-  std::chrono::steady_clock::time_point lost_at_;
   bool stopped_ = false;
   int running_ = 0;  // threads
   std::thread thread_;

@@ -44,11 +44,13 @@ itself failed.
 Examples:
   backplane check ./backplane_acme.so -n 4
   backplane check zmq --filter p2p --filter 'collectives.all-*'
-  backplane check gloo --option iface=lo --format junit -o report.xml)";
+  backplane check gloo --option iface=lo --format junit -o report.xml
+  backplane check --torch gloo -n 2 --timeout-scale 3)";
 
 struct CheckSettings {
   std::string subject;
   std::string backend;
+  std::string torch;
   int32_t ranks = 4;
   std::string level = "must";
   std::vector<std::string> filters;
@@ -266,12 +268,22 @@ void add_check(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"host", "device"}));
   command->add_option("--backend", settings->backend, "Id of the backend, if the file holds several")
       ->option_text("ID");
+  command
+      ->add_option("--torch", settings->torch,
+                   "Test this backend of torch.distributed, through the backend c10d: gloo, or one that registers with "
+                   "torch")
+      ->option_text("NAME")
+      ->excludes("subject");
   command->add_flag("--list", settings->list, "List the cases, do not check");
   command->callback([settings, &exit_code] {
     if (settings->list) {
       fmt::print("{}", case_table());
       exit_code = 0;
       return;
+    }
+    if (!settings->torch.empty()) {
+      settings->subject = "c10d";
+      settings->options.insert(settings->options.begin(), "backend=" + settings->torch);
     }
     if (settings->subject.empty()) {
       throw Failure(kWrongUse, "no plugin file or backend is given; usage: backplane check [OPTION]... FILE|BACKEND");

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend c10d, over torch's gloo: in programs with and without a Python of their own, and as `check` tests it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+from support import COMMAND, run_ranks
+
+KNOWN = pathlib.Path(__file__).parents[1] / "plugins" / "c10d" / "gloo.txt"
+CHECK_LIMIT = 400.0  # s; each rank of each case imports torch
+
+
+def check_torch(*filters: str) -> dict[str, Any]:
+    """The verdict of each case that the filters name."""
+    arguments = [COMMAND, "check", "--torch", "gloo", "-n", "2", "--timeout-scale", "10", "--format", "json"]
+    arguments += ["--expect-failures", str(KNOWN)]
+    arguments += ["--option", f"python={sys.executable}"]
+    for name in filters:
+        arguments += ["--filter", name]
+    done = subprocess.run(
+        arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=CHECK_LIMIT, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    return {f"{case['group']}.{case['name']}": case for case in report["results"]}
+
+
+def test_a_python_program_uses_its_own_interpreter() -> None:
+    output = run_ranks(
+        2,
+        "c10d?backend=gloo",
+        """
+        import numpy
+        import backplane
+
+        with backplane.init_process_group() as group:
+            total = numpy.array([1.0, group.rank()])
+            backplane.all_reduce(total)
+            assert total.tolist() == [2.0, 1.0], total
+            root = numpy.full(3, group.rank())
+            backplane.broadcast(root, 1)
+            assert root.tolist() == [1, 1, 1], root
+            peer = 1 - group.rank()
+            message = numpy.zeros(100_000)
+            group.sendrecv(numpy.full(100_000, group.rank() + 1.0), peer, message, peer)
+            assert (message == peer + 1).all()
+            assert group.all_gather_object(group.backend) == ["c10d", "c10d"]
+            backplane.barrier()
+            print("passed")
+        """,
+    )
+    assert output.count("passed") == 2, output
+
+
+def test_an_unknown_backend_of_torch_is_refused() -> None:
+    output = run_ranks(1, "c10d?backend=acme", "import backplane; backplane.init_process_group()", code=1)
+    assert "torch has no backend acme" in output, output
+
+
+def test_a_program_without_torch_is_told_so() -> None:
+    environment = {**os.environ, "BACKPLANE_PYTHON": "/bin/sh"}
+    arguments = [COMMAND, "list", "--probe"]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=CHECK_LIMIT, check=True)
+    assert "/bin/sh is no Python 3 with a shared library" in done.stdout, done.stdout
+
+
+def test_torch_fails_the_cases_that_are_listed() -> None:
+    passing = ("collectives.all-reduce", "abort.blocked-collective", "death.sigkill-mid-collective")
+    failing = ("collectives.special-values", "process.cloexec")
+    cases = check_torch(*passing, *failing)
+    verdicts = {name: case["verdict"] for name, case in cases.items()}
+    assert verdicts == {**dict.fromkeys(passing, "passed"), **dict.fromkeys(failing, "failed")}, cases
