@@ -120,6 +120,8 @@ def status_of(error):
     text = str(error)
     if "onnection closed" in text or "onnection reset" in text or "roken pipe" in text:
         return PEER_LOST
+    if "Too many open files" in text or "annot allocate memory" in text:
+        return RESOURCE
     return TIMEOUT if "imed out" in text else INTERNAL
 
 
@@ -133,7 +135,7 @@ def guarded(function, *args):
         text = str(raised) if isinstance(raised, Failure) else f"{type(raised).__name__}: {raised}"
         error.contents.status = status_of(raised)
         error.contents.peer_rank = -1
-        error.contents.text = " ".join(text.split()).encode()[:1023].decode(errors="ignore").encode()
+        error.contents.text = " ".join(text.split()).encode(errors="replace")[:1023].decode(errors="ignore").encode()
         return error.contents.status
 
 
@@ -219,10 +221,14 @@ class Group:
         if not torch.distributed.is_available():
             raise Failure(UNSUPPORTED, "this torch was built without torch.distributed")
         if opening.module:
-            importlib.import_module(opening.module.decode())
+            name = opening.module.decode(errors="replace")
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                raise Failure(INVALID, f"the option module: cannot import {name[:200]}: {str(error)[:300]}") from error
         seconds = max(opening.timeout_ns / 1e9, 0.001) if opening.timeout_ns >= 0 else LONG.total_seconds()
         self.torch, self.c10d = torch, torch._C._distributed_c10d
-        self.backend, self.rank, self.size = opening.backend.decode(), opening.rank, opening.world_size
+        self.backend, self.rank, self.size = opening.backend.decode(errors="replace"), opening.rank, opening.world_size
         self.store = make_store(self.c10d.Store, opening.host.contents, time.monotonic() + seconds)
         timeout = datetime.timedelta(seconds=seconds)
         self.group = make_group(self.backend, self.store, self.rank, self.size, timeout)
