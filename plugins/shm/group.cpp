@@ -46,7 +46,7 @@ Group::Group(const sdk::Context& context)
       cross_(cross_memory(context, segment_.get())),
       waiter_(segment_ ? segment_->view().member(context.rank).doorbell : own_bell_,
               segment_ ? &segment_->peers() : nullptr,
-              wait_policy_of(context.options, segment_ ? &segment_->peers() : nullptr)),
+              wait_policy_of(context.options, segment_ ? &segment_->peers() : nullptr), interruption_),
       messages_(context.rank, context.world_size, segment_ ? &segment_->view() : nullptr,
                 segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiter_, cross_.get(),
                 log_of(context)) {
@@ -69,7 +69,7 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   if (world_size_ == 1) {
     run_alone(op, reductions_);
   } else if ((op.flags & BP_OP_SYNC) != 0 && queued_.load() == 0) {
-    LazyDeadline deadline(op.timeout_ns);
+    LazyDeadline deadline(op.timeout_ns, true);
     run(op, deadline);
   } else {
     return submit_queued(op);
@@ -77,7 +77,33 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   return nullptr;
 }
 
+class Group::Running {
+ public:
+  explicit Running(Group& group) : group_(group) {
+    if (!group_.running_.try_lock()) {
+      group_.check_hook();
+      group_.running_.lock();
+    }
+    group_.runner_.store(::pthread_self(), std::memory_order_relaxed);
+  }
+  ~Running() {
+    group_.runner_.store({}, std::memory_order_relaxed);
+    group_.running_.unlock();
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  Group& group_;
+};
+
+void Group::check_hook() const {
+  if (runner_.load(std::memory_order_relaxed) != ::pthread_self()) return;
+  throw sdk::Failure(BP_INVALID, "the interruption hook cannot start a collective of the group whose collective waits");
+}
+
 std::unique_ptr<sdk::Work> Group::submit_queued(const bp_op& op) {
+  check_hook();
   queued_.fetch_add(1);
   const auto owned = std::make_shared<const sdk::OwnedOp>(op, world_size_);
   try {
@@ -98,7 +124,7 @@ std::unique_ptr<sdk::Work> Group::submit_queued(const bp_op& op) {
 }
 
 void Group::run(const bp_op& op, LazyDeadline& deadline) {
-  const std::lock_guard lock(running_);
+  const Running running(*this);
   waiter_.check();
   if (broken_) fail_again();
   try {
@@ -117,6 +143,7 @@ void Group::fail_again() const {
 const void* Group::extension(std::string_view id) {
   if (id == BP_EXT_PROBE) return messages_.table();
   if (id == BP_EXT_NOTIFY) return sdk::notify_table();
+  if (id == BP_EXT_INTERRUPT) return interruption_.table();
   return segment_ && id == BP_EXT_MEMORY ? segment_->pools().own()->table() : nullptr;
 }
 

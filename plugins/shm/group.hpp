@@ -4,6 +4,8 @@
 // the other on a worker.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -34,21 +36,28 @@ class Group final : public sdk::ProcessGroup {
   const void* extension(std::string_view id) override;
 
  private:
+  // A collective that this thread runs; others wait.
+  class Running;
+
   // Submits a collective to the worker.
   std::unique_ptr<sdk::Work> submit_queued(const bp_op& op);
   void run(const bp_op& op, LazyDeadline& deadline);
   [[noreturn]] void fail_again() const;
-
   const int32_t world_size_;
   Doorbell own_bell_{};  // used in a group of one
   const Reductions reductions_;
   const std::unique_ptr<Segment> segment_;    // null in a group of one
   const std::unique_ptr<CrossMemory> cross_;  // null: reading other processes is disabled
+  sdk::Interruption interruption_;
   Waiter waiter_;
   Messages messages_;
   std::optional<Steps> steps_;
   std::optional<Collectives> collectives_;
-  SpinLock running_;  // held while a collective runs; rarely contended
+  // Fails in the interruption hook, inside a collective of this thread: the group performs one at a time.
+  void check_hook() const;
+
+  SpinLock running_;                    // held while a collective runs; rarely contended
+  std::atomic<pthread_t> runner_ = {};  // the thread that runs it; 0: none
   // The failure of a collective, which leaves the steps inconsistent. Guarded by running_.
   std::optional<sdk::Failure> broken_;
   std::atomic<uint64_t> queued_ = 0;  // collectives queued for or running on the worker

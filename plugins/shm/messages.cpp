@@ -85,7 +85,8 @@ std::unique_ptr<sdk::Work> Messages::submit(const bp_op& op) {
     describe(op, operation);
     const bool may_come = op.timeout_ns != 0 && !operation.is_send && op.message == nullptr;
     if (may_come && waiter_.only_yields() && receive_directly_yielding(operation)) return nullptr;
-    if (start(operation, op.message) || wait(operation, op.timeout_ns)) return nullptr;
+    LazyDeadline deadline(op.timeout_ns, true);
+    if (start(operation, op.message) || wait(operation, deadline)) return nullptr;
     cancel(operation, sdk::timed_out(op));
     wait(operation, 0);  // throws unless the operation has just completed
     return nullptr;
@@ -237,8 +238,12 @@ const sdk::Failure* Messages::reason_to_fail(int32_t source) {
 }
 
 bool Messages::wait(Operation& operation, int64_t timeout_ns) {
+  LazyDeadline deadline(timeout_ns);
+  return wait(operation, deadline);
+}
+
+bool Messages::wait(Operation& operation, LazyDeadline& deadline) {
   if (operation.is_pending()) {
-    LazyDeadline deadline(timeout_ns);
     const WaitResult end = waiter_.until(deadline, [this, &operation](Poll) { return mode(operation); });
     if (end == WaitResult::kAborted) {
       try {
@@ -247,6 +252,7 @@ bool Messages::wait(Operation& operation, int64_t timeout_ns) {
         cancel(operation, why);
       }
     }
+    if (end == WaitResult::kInterrupted) cancel(operation, sdk::Interruption::failure());
   }
   switch (operation.status.load()) {
     case Operation::Status::kPending:

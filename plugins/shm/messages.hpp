@@ -121,6 +121,7 @@ class Messages final : public sdk::ProbeTable {
   void fail_all_with_notice();
   void send_to_self(Operation& send);
   bool wait(Operation& operation, int64_t timeout_ns);
+  bool wait(Operation& operation, LazyDeadline& deadline);
   bool mode(const Operation& operation);
   void cancel(Operation& operation, const sdk::Failure& why);
   void give_up(Operation& operation, const sdk::Failure& why);

@@ -4,11 +4,6 @@
 #include <algorithm>
 
 namespace backplane::shm {
-namespace {
-
-constexpr int64_t kMaxSleepNs = 50'000'000;  // ns; interval of liveness checks while sleeping
-
-}  // namespace
 
 bool Waiter::sleep(uint32_t rings, int64_t left_ns) noexcept {
   if (left_ns == 0) return false;

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <utility>
 
+#include "backplane/sdk/interrupt.hpp"
 #include "backplane/sdk/spin_policy.hpp"
 #include "peers.hpp"
 
@@ -32,7 +34,8 @@ inline int64_t steady_ns() noexcept {
 // A deadline that starts at its first query, so that operations that do not wait never read the clock.
 class LazyDeadline {
  public:
-  explicit LazyDeadline(int64_t timeout_ns) : timeout_ns_(timeout_ns) {}
+  // `asks`: a thread of the program waits, which asks the program for interruptions.
+  explicit LazyDeadline(int64_t timeout_ns, bool asks = false) : timeout_ns_(timeout_ns), asks_(asks) {}
   int64_t left_ns() {  // at least 0, or BP_NO_TIMEOUT
     if (timeout_ns_ < 0) return BP_NO_TIMEOUT;
     const int64_t now = steady_ns();
@@ -41,9 +44,11 @@ class LazyDeadline {
   }
   bool passed() { return left_ns() == 0; }
   bool is_zero() const { return timeout_ns_ == 0; }
+  bool asks() const { return asks_; }
 
  private:
   const int64_t timeout_ns_;
+  const bool asks_;
   int64_t begin_ = 0;  // 0: not queried yet
 };
 
@@ -52,7 +57,7 @@ struct WaitPolicy {
   int64_t yield_ns = 0;
 };
 
-enum class WaitResult { kReady, kTimeout, kAborted };
+enum class WaitResult { kReady, kTimeout, kAborted, kInterrupted };
 
 // kFull: the thread may sleep or give up after this poll, so it must check everything that is followed by a ring.
 enum class Poll { kQuick, kFull };
@@ -60,13 +65,15 @@ enum class Poll { kQuick, kFull };
 class Waiter {
  public:
   // `peers` is null in a group of one, whose doorbell is private.
-  Waiter(Doorbell& doorbell, Peers* peers, const WaitPolicy& policy)
+  Waiter(Doorbell& doorbell, Peers* peers, const WaitPolicy& policy, const sdk::Interruption& interruption)
       : doorbell_(doorbell),
         peers_(peers),
+        interruption_(interruption),
         spin_ns_(policy.spin_ns),
         yields_(std::chrono::nanoseconds(policy.yield_ns)) {}
 
-  // Waits until ready(Poll) returns true. ready is called often; it may make progress and may throw. Events that make
+  // Waits until ready(Poll) returns true. If the deadline asks, calls the program's handlers, with no lock of its own.
+  // ready is called often; it may make progress and may throw. Events that make
   // it true must be followed by ring(doorbell).
   template <typename Ready>
   WaitResult until(LazyDeadline& deadline, const Ready& ready);
@@ -129,14 +136,16 @@ class Waiter {
 
   [[noreturn]] void throw_why() const;
 
-  static constexpr int kMaxYields = 3;     // of yields before a wait counts as one
-  static constexpr int64_t kLong = 2'000;  // ns; longer than most waits
+  static constexpr int kMaxYields = 3;                // of yields before a wait counts as one
+  static constexpr int64_t kLong = 2'000;             // ns; longer than most waits
+  static constexpr int64_t kMaxSleepNs = 50'000'000;  // interval of liveness checks, and of questions to the program
 
   // Sleeps until the doorbell rings or a timeout, at most kMaxSleepNs. Returns whether it rang.
   bool sleep(uint32_t rings, int64_t left_ns) noexcept;
 
   Doorbell& doorbell_;
   Peers* const peers_;
+  const sdk::Interruption& interruption_;
   const int64_t spin_ns_;
   sdk::SpinPolicy yields_;
   std::atomic<bool> aborted_ = false;
@@ -160,7 +169,8 @@ WaitResult Waiter::until(LazyDeadline& deadline, const Ready& ready) {
   }
   const int64_t begin = steady_ns();
   bool is_long = false;
-  for (int64_t spun = 0; spun < spin_ns_; spun = steady_ns() - begin) {
+  const int64_t spin_ns = deadline.asks() ? std::min(spin_ns_, kMaxSleepNs) : spin_ns_;
+  for (int64_t spun = 0; spun < spin_ns; spun = steady_ns() - begin) {
     if (!is_long && spun > kLong) {
       is_long = true;
       if (peers_ != nullptr && peers_->shares_processor()) break;
@@ -172,12 +182,19 @@ WaitResult Waiter::until(LazyDeadline& deadline, const Ready& ready) {
     if (aborted()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kAborted;
     if (deadline.passed()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kTimeout;
   }
-  const Driver driver(*this);
+  std::optional<Driver> driver(std::in_place, *this);
   auto yielding_until = sdk::SpinPolicy::Clock::now() + yields_.limit();
+  auto asking_at = sdk::SpinPolicy::Clock::now() + std::chrono::nanoseconds(kMaxSleepNs);
   for (;;) {
     if (aborted()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kAborted;
     if (deadline.passed()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kTimeout;
     const sdk::SpinPolicy::Clock::time_point now = sdk::SpinPolicy::Clock::now();
+    if (deadline.asks() && now >= asking_at) {
+      driver.reset();  // meanwhile the progress thread drives
+      if (interruption_.asked()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kInterrupted;
+      driver.emplace(*this);
+      asking_at = sdk::SpinPolicy::Clock::now() + std::chrono::nanoseconds(kMaxSleepNs);
+    }
     // With more ranks than processors a yield runs another rank, however long that computes.
     if (now < yielding_until && (!spins() || yields_.pays(now))) {
       yields_.yield(now);

@@ -66,6 +66,7 @@ void Steps::wait_for_step(int32_t rank, uint32_t step, const StepContext& contex
   if (is_shown()) return;
   if (is_gone) throw sdk::Failure(peers_.failure(rank));
   waiter_.check();
+  if (end == WaitResult::kInterrupted) throw sdk::Interruption::failure();
   if (end != WaitResult::kTimeout) throw sdk::Failure(BP_INTERNAL, "a rank skipped a step of a collective", rank);
   throw sdk::Failure(BP_TIMEOUT, "rank " + std::to_string(rank) + " did not enter the collective before it timed out",
                      rank);

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The interruption hook ends blocking calls within a fraction of a second and leaves no buffer in use.
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <vector>
+
 #include "support/eventually.hpp"
 #include "support/groups.hpp"
 #include "support/interruption.hpp"
@@ -38,6 +43,29 @@ TEST_P(InterruptTest, EndsCollectivesAndBreaksTheirGroup) {
       EXPECT_NE(bp_group_status(broken.get(), nullptr), BP_OK);
     }
     group.barrier();
+  });
+}
+
+// Rank 1 comes once rank 0 has asked.
+TEST_P(InterruptTest, LetsAnOperationGoOn) {
+  const Hooked hooked;
+  in_group([](ProcessGroup& group) {
+    is_rank = group.rank() == 0;
+    std::vector<int> value(10, group.rank());
+    group.barrier();
+    if (group.rank() == 0) {
+      ranks_asked = 0;
+      group.send(value, 1);
+      group.recv(value, 1);
+    } else {
+      group.recv(value, 0);
+      EXPECT_TRUE(eventually([] { return ranks_asked > 0; }));
+      group.send(value, 0);
+      ranks_asked = 0;
+      EXPECT_TRUE(eventually([] { return ranks_asked > 0; }));
+    }
+    group.all_reduce(value);
+    EXPECT_EQ(value.back(), 0);
   });
 }
 
@@ -91,6 +119,48 @@ TEST(Interrupt, IsCalledOnTheBlockedThread) {
     EXPECT_GT(ranks_asked, 0) << backend;
     EXPECT_EQ(others_asked, 0) << backend;
   }
+}
+
+struct Nested {
+  std::atomic<bp_group*> group = nullptr;
+  std::atomic<int> calls = 0;
+  bp_error err;
+};
+
+// shm performs a collective on the thread of the call, which the hook then runs on: another one could never begin.
+TEST(Interrupt, ACollectiveInsideTheHookIsRefused) {
+  const std::vector<std::string> backends = built_backends();
+  if (std::find(backends.begin(), backends.end(), "shm") == backends.end()) GTEST_SKIP() << "shm is not built";
+  Nested nested;
+  bp_error_init(&nested.err);
+  const auto start_barrier = [](void* ctx) -> int32_t {
+    auto& own = *static_cast<Nested*>(ctx);
+    bp_group* const group = is_rank ? own.group.load() : nullptr;
+    if (group == nullptr || own.calls.fetch_add(1) > 0) return 0;
+    bp_op op = {};
+    op.struct_size = sizeof op;
+    op.kind = BP_BARRIER;
+    op.timeout_ns = BP_NO_TIMEOUT;
+    EXPECT_EQ(bp_group_run(group, &op, &own.err), BP_INVALID) << own.err.text;
+    return 0;
+  };
+  const Store store = Store::inproc();
+  BarrierLeftByAll barrier(2);
+  bp_set_interrupt_hook(start_barrier, &nested);
+  on_ranks(2, [&store, &nested, &barrier](int rank) {
+    is_rank = rank == 0;
+    ProcessGroup group = ProcessGroup::create(group_options("shm", store, rank, 2));
+    barrier(group);
+    if (rank == 0) {
+      nested.group = group.get();
+      EXPECT_EQ(failure_of([&group] { group.barrier(); }), Status::kInvalid);
+      nested.group = nullptr;
+    } else {
+      EXPECT_TRUE(eventually([&nested] { return nested.calls > 0; }));
+    }
+  });
+  bp_set_interrupt_hook(nullptr, nullptr);
+  EXPECT_NE(std::string(nested.err.text).find("cannot start a collective"), std::string::npos) << nested.err.text;
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include "error.hpp"
 #include "group/operation.hpp"
-#include "interrupt.hpp"
 
 namespace backplane::core {
 namespace {
@@ -43,6 +42,7 @@ Agent::Agent(const ChosenPlugin& backend, const std::vector<ChosenPlugin>& layer
   api_ = static_cast<const bp_process_group_api*>(outermost.api);
   self_ = outermost.self;
   learn_capabilities(outermost);
+  offer_interruptions();
 }
 
 Agent::~Agent() {
@@ -69,6 +69,14 @@ void Agent::learn_capabilities(const bp_agent& agent) {
       }
     }
   }
+}
+
+void Agent::offer_interruptions() {
+  const auto* table = static_cast<const bp_interrupt_api*>(extension(BP_EXT_INTERRUPT));
+  if (table == nullptr || !BP_HAS(table, ask) || table->ask == nullptr) return;
+  table->ask(
+      table->ctx, [](void*) -> int32_t { return Interruptible::interrupted() ? 1 : 0; }, nullptr);
+  asks_program_ = true;
 }
 
 bool Agent::supports_schedules() const {

@@ -13,11 +13,13 @@
 
 #include "backplane/abi/ext/calls.h"
 #include "backplane/abi/ext/device.h"
+#include "backplane/abi/ext/interrupt.h"
 #include "backplane/abi/ext/memory.h"
 #include "backplane/abi/ext/notify.h"
 #include "backplane/abi/ext/probe.h"
 #include "deadline.hpp"
 #include "group/plugin_instance.hpp"
+#include "interrupt.hpp"
 #include "schedule/schedule_cache.hpp"
 
 namespace backplane::core {
@@ -90,6 +92,8 @@ class Agent {
   uint64_t native_tag(uint64_t tag) const;
   // The bits of an internal tag, from the lowest, that its native tag keeps beside the highest 16.
   uint32_t internal_tag_bits() const;
+  // BP_OP_SYNC, or 0 if this thread must call the program's interruption hook and a submit that blocks does not do so.
+  uint64_t flag_of_wait() const { return asks_program_ || !Interruptible::active() ? BP_OP_SYNC : 0; }
   // Calls work_wait. Throws BP_CANCELLED if the program interrupts this thread; the operation continues.
   int32_t wait(bp_work* work, Deadline deadline, bp_error* err) const;
   // The layer that observes calls, NULL if there is none.
@@ -108,12 +112,15 @@ class Agent {
 
  private:
   void learn_capabilities(const bp_agent& agent);
+  // Has operations that block inside submit call the interruption hook, if the backend can.
+  void offer_interruptions();
   const void* extension(const char* id) const { return api_->extension(self_, id); }
 
   std::vector<std::unique_ptr<PluginInstance>> instances_;  // the backend first, the outermost layer last
   const bp_process_group_api* api_ = nullptr;               // of the outermost
   void* self_ = nullptr;
   const bp_backend& matcher_;
+  bool asks_program_ = false;  // a submit that blocks calls the interruption hook
   // Dtypes by kind, memory and reduce operation (0 for other kinds). For a barrier, nonzero if it is native.
   std::array<std::array<std::array<uint64_t, BP_REDUCE_OP_COUNT>, BP_MEMORY_COUNT>, BP_OP_COUNT> native_ = {};
   std::mutex workspace_mutex_;

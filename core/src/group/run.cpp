@@ -102,7 +102,7 @@ void Operations::run_with_tag(const bp_op& given, uint64_t tag) {
 
 void Operations::execute(Operation* operation) {
   Recorder& recorder = group_.recorder();
-  record_start(operation, Interruptible::active() ? 0 : BP_OP_SYNC);
+  record_start(operation, operation->agent->flag_of_wait());
   try {
     perform(*operation);
   } catch (const Error& e) {

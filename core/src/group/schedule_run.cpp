@@ -139,7 +139,7 @@ class ScheduleRun {
   // Posts receives before sends, so that arriving data has a buffer. With BP_OP_SYNC, submit waits for the last
   // message, which saves a work and, on many backends, a thread switch.
   void start_messages(const Round& round, uint64_t flags_of_last) {
-    if (Interruptible::active()) flags_of_last = 0;  // a submit that blocks does not call the interruption hook
+    flags_of_last &= agent_.flag_of_wait();
     const Step* last = nullptr;
     for (const Step::Kind kind : {Step::Kind::kRecv, Step::Kind::kSend}) {
       for (const Step* step = round.begin; step != round.locals; ++step) {

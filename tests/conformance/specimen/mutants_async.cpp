@@ -292,7 +292,7 @@ class SkipsCancelNotice final : public Specimen {
 }  // namespace
 
 std::vector<Mutant> async_mutants() {
-  return {
+  std::vector<Mutant> mutants = {
       {"async.test-is-monotonic", "a terminal state is reported twenty times and then lost", nullptr, nullptr,
        replaced<&Table::work_test, tests_lapse, &Table::work_release, forget>},
       {"async.wait-twice", "a work can be waited for once", nullptr, nullptr,
@@ -328,6 +328,8 @@ std::vector<Mutant> async_mutants() {
       {"async.notify-progress", "large sends progress only inside calls", made<Idle<false>>},
       {"async.destroy-with-pending", "a cancelled recv never ends", made<ForgetsTheCancelled>},
   };
+  for (const Mutant& each : async_interrupt_mutants()) mutants.push_back(each);
+  return mutants;
 }
 
 }  // namespace backplane::specimen

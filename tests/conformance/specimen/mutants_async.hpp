@@ -48,6 +48,9 @@ void replaced(bp_agent& agent) {
   agent.api = &table;
 }
 
+// mutants_async_interrupt.cpp
+std::vector<Mutant> async_interrupt_mutants();
+
 constexpr bool has_failed(int32_t status) { return status != BP_OK && status != BP_AGAIN; }
 
 // A receive given up for a reason that `eats` selects also drops the next message for it.

@@ -9,6 +9,8 @@
 namespace backplane::specimen {
 namespace {
 
+constexpr std::chrono::milliseconds kAskInterval(50);
+
 // A send, a receive or a collective in flight. The group outlives it.
 class SpecimenWork final : public sdk::Work {
  public:
@@ -58,6 +60,7 @@ Specimen::Specimen()
 
 const void* Specimen::extension(std::string_view id) {
   if (id == BP_EXT_DEVICE) return copies().table();
+  if (id == BP_EXT_INTERRUPT) return interruption_.table();
   if (id == BP_EXT_NOTIFY) return &notify_;
   if (id == BP_EXT_PROBE) return &probe_;
   if (id == BP_EXT_NATIVE) return &native_;
@@ -102,21 +105,35 @@ std::unique_ptr<sdk::Work> Specimen::submit(const bp_op& op) {
     collectives_.push_back(std::move(collective));
     changed_.notify_all();
   }
-  if ((op.flags & BP_OP_SYNC) != 0 && !task->done) {
-    const TimePoint deadline = deadline_after(op.timeout_ns);
-    const auto done = [&task] { return task->done; };
-    if (deadline == TimePoint::max()) {
-      changed_.wait(lock, done);
-    } else if (!changed_.wait_until(lock, deadline, done)) {
-      lock.unlock();
-      give_up_task(task, late(what, op.timeout_ns, op.kind == BP_SEND || op.kind == BP_RECV ? op.peer : -1));
-      lock.lock();
-      changed_.wait(lock, done);
-    }
-  }
+  if ((op.flags & BP_OP_SYNC) != 0) block(op, task, what, lock);
   if (!task->done) return std::make_unique<SpecimenWork>(*this, std::move(task));
   if (task->failure) throw sdk::Failure(*task->failure);
   return nullptr;
+}
+
+void Specimen::block(const bp_op& op, const TaskPtr& task, const std::string& what, Lock& lock) {
+  const TimePoint deadline = deadline_after(op.timeout_ns);
+  const auto done = [&task] { return task->done; };
+  while (!changed_.wait_until(lock, std::min(deadline, Clock::now() + kAskInterval), done)) {
+    std::optional<sdk::Failure> why;
+    if (Clock::now() >= deadline) {
+      why = late(what, op.timeout_ns, op.kind == BP_SEND || op.kind == BP_RECV ? op.peer : -1);
+    } else if (interrupted(op, lock)) {
+      why = sdk::Interruption::failure();
+    }
+    if (!why) continue;
+    lock.unlock();
+    give_up_task(task, *why);
+    lock.lock();
+    return changed_.wait(lock, done);
+  }
+}
+
+bool Specimen::interrupted(const bp_op&, Lock& lock) {
+  lock.unlock();
+  const bool interrupts = interruption_.asked();
+  lock.lock();
+  return interrupts;
 }
 
 bool Specimen::wait(Task& task, int64_t timeout_ns) {

@@ -121,6 +121,8 @@ class Specimen {
   virtual void drop(Message* message);
   // "backplane.notify/1"
   virtual void on_end(Task& task, void (*ended)(void* to), void* to);
+  // "backplane.interrupt/1": whether the program interrupts an operation that blocks in submit. Unlocks meanwhile.
+  virtual bool interrupted(const bp_op& op, Lock& lock);
 
   // For collectives: messages of their own, from the collective's thread.
   virtual void combine(uint32_t dtype, uint32_t reduce_op, void* out, const void* left, const void* right,
@@ -166,6 +168,7 @@ class Specimen {
   void repost(const OperationPtr& receive);
   virtual void report(const Operation& receive, int32_t source, uint64_t size);  // into its bp_result
   void finish(Task& task);
+  void block(const bp_op& op, const TaskPtr& task, const std::string& what, Lock& lock);  // until it is done
   void fail(Task& task, const sdk::Failure& why);
   sdk::Failure about(const Operation& operation, const sdk::Failure& why) const;
   void require_alive() const;   // throws why this rank's group was aborted
@@ -234,6 +237,7 @@ class Specimen {
   std::vector<std::byte> scratch_;
   Pool pool_;
   Copies copies_;
+  sdk::Interruption interruption_;
   bp_notify_api notify_;
   bp_probe_api probe_;
   bp_native_api native_;

@@ -13,7 +13,8 @@ namespace {
 // A quick poll may miss events that are not signalled again.
 TEST(Waiter, PollsFullyBeforeSleepOrTimeout) {
   Doorbell doorbell = {};
-  Waiter waiter(doorbell, nullptr, WaitPolicy{20'000, 20'000});
+  const sdk::Interruption interruption;
+  Waiter waiter(doorbell, nullptr, WaitPolicy{20'000, 20'000}, interruption);
   for (const int64_t timeout_ns : {INT64_C(0), INT64_C(10'000), INT64_C(5'000'000)}) {
     Poll last = Poll::kQuick;
     bool has_slept_badly = false;
@@ -33,7 +34,8 @@ TEST(Waiter, PollsFullyBeforeSleepOrTimeout) {
 TEST(Waiter, YieldsBeforeItCountsAsADriver) {
   for (const int64_t yield_ns : {INT64_C(0), INT64_C(20'000'000'000)}) {
     Doorbell doorbell = {};
-    Waiter waiter(doorbell, nullptr, WaitPolicy{0, yield_ns});
+    const sdk::Interruption interruption;
+    Waiter waiter(doorbell, nullptr, WaitPolicy{0, yield_ns}, interruption);
     int polls = 0;  // before it is a driver
     const auto ready = [&](Poll) {
       if (waiter.drivers() > 0) return true;
@@ -59,7 +61,8 @@ TEST(Waiter, RanksOnOneProcessorYieldToEachOther) {
   Peers second(memory.view, 1, 2);
   ASSERT_TRUE(first.join() && second.join());
   EXPECT_FALSE(first.shares_processor()) << "the other rank has not waited yet";
-  Waiter waiter(memory.view.member(1).doorbell, &second, WaitPolicy{60'000'000'000, 1'000'000});
+  const sdk::Interruption interruption;
+  Waiter waiter(memory.view.member(1).doorbell, &second, WaitPolicy{60'000'000'000, 1'000'000}, interruption);
   LazyDeadline deadline(20'000'000'000);
   EXPECT_EQ(waiter.until(deadline, [&waiter](Poll) { return waiter.drivers() > 0; }), WaitResult::kReady)
       << "it polled without yielding";

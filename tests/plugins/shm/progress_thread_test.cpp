@@ -15,7 +15,8 @@ namespace {
 // A failure on the thread aborts the group, not the process.
 TEST(ProgressThread, AbortsWithItsFailure) {
   Doorbell doorbell = {};
-  Waiter waiter(doorbell, nullptr, WaitPolicy{0, 0});
+  const sdk::Interruption interruption;
+  Waiter waiter(doorbell, nullptr, WaitPolicy{0, 0}, interruption);
   ProgressThread progress_thread(waiter, [] { throw std::bad_alloc(); });
   progress_thread.operation_started();
   EXPECT_TRUE(backplane::test::eventually([&waiter] { return waiter.aborted(); })) << "the group was not aborted";

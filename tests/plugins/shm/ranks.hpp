@@ -133,7 +133,7 @@ struct Rank {
         size(ranks),
         peers(view, number, ranks),
         uses_membarrier((peers.agree_on_membarrier(), peers.uses_membarrier())),
-        waiter(view.member(number).doorbell, &peers, policy),
+        waiter(view.member(number).doorbell, &peers, policy, interruption),
         cross(cma == Cma::kOff ? nullptr : std::make_unique<CrossMemory>(view, number, -1, cma)),
         messages(number, ranks, &view, &peers, pools, waiter, cross.get(), log),
         reductions(sdk::Host(host())),
@@ -185,6 +185,7 @@ struct Rank {
   const int32_t size;
   Peers peers;
   const bool uses_membarrier;  // sleepers execute the fence
+  const sdk::Interruption interruption = {};
   Waiter waiter;
   const std::unique_ptr<CrossMemory> cross;  // reads this process
   Messages messages;

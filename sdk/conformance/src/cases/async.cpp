@@ -6,8 +6,9 @@
 
 namespace backplane::conformance {
 
-std::vector<Case> async_end_cases();     // async_ends.cpp
-std::vector<Case> async_notify_cases();  // async_notify.cpp
+std::vector<Case> async_end_cases();        // async_ends.cpp
+std::vector<Case> async_notify_cases();     // async_notify.cpp
+std::vector<Case> async_interrupt_cases();  // async_interrupt.cpp
 
 namespace {
 
@@ -329,6 +330,7 @@ std::vector<Case> async_cases() {
   };
   for (Case& one : async_end_cases()) cases.push_back(one);
   for (Case& one : async_notify_cases()) cases.push_back(one);
+  for (Case& one : async_interrupt_cases()) cases.push_back(one);
   return cases;
 }
 

@@ -8,6 +8,7 @@
 //   owned_op.hpp   operations that outlive submit
 //   peer_failures.hpp  errors that all backends report with the same text
 //   memory.hpp     memory that a group allocates for its operations' buffers
+//   interrupt.hpp  interruptions of operations that block in submit
 //   notify.hpp     callbacks at the end of operations;  probe.hpp: messages taken before their buffer is known
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "completion.hpp"
 #include "failure.hpp"
 #include "host.hpp"
+#include "interrupt.hpp"
 #include "layer.hpp"
 #include "listening.hpp"
 #include "mailbox.hpp"

@@ -9,6 +9,7 @@
 
 #include "ext/calls.h"
 #include "ext/device.h"
+#include "ext/interrupt.h"
 #include "ext/memory.h"
 #include "ext/native.h"
 #include "ext/network.h"
@@ -232,6 +233,12 @@ BP_AT(bp_device_api, ctx, 8);
 BP_AT(bp_device_api, wait_on_stream, 16);
 BP_AT(bp_device_api, copy, 24);
 BP_SIZE(bp_device_api, 32);
+
+BP_AT(bp_interrupt_api, struct_size, 0);
+BP_AT(bp_interrupt_api, reserved, 4);
+BP_AT(bp_interrupt_api, ctx, 8);
+BP_AT(bp_interrupt_api, ask, 16);
+BP_SIZE(bp_interrupt_api, 24);
 
 BP_AT(bp_notify_api, struct_size, 0);
 BP_AT(bp_notify_api, reserved, 4);
