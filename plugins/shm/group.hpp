@@ -43,6 +43,9 @@ class Group final : public sdk::ProcessGroup {
   std::unique_ptr<sdk::Work> submit_queued(const bp_op& op);
   void run(const bp_op& op, LazyDeadline& deadline);
   [[noreturn]] void fail_again() const;
+  // Fails in the interruption hook, inside a collective of this thread: the group performs one at a time.
+  void check_hook() const;
+
   const int32_t world_size_;
   Doorbell own_bell_{};  // used in a group of one
   const Reductions reductions_;
@@ -53,9 +56,6 @@ class Group final : public sdk::ProcessGroup {
   Messages messages_;
   std::optional<Steps> steps_;
   std::optional<Collectives> collectives_;
-  // Fails in the interruption hook, inside a collective of this thread: the group performs one at a time.
-  void check_hook() const;
-
   SpinLock running_;                    // held while a collective runs; rarely contended
   std::atomic<pthread_t> runner_ = {};  // the thread that runs it; 0: none
   // The failure of a collective, which leaves the steps inconsistent. Guarded by running_.

@@ -73,8 +73,8 @@ class Waiter {
         yields_(std::chrono::nanoseconds(policy.yield_ns)) {}
 
   // Waits until ready(Poll) returns true. If the deadline asks, calls the program's handlers, with no lock of its own.
-  // ready is called often; it may make progress and may throw. Events that make
-  // it true must be followed by ring(doorbell).
+  // ready is called often; it may make progress and may throw. Events that make it true must be followed by
+  // ring(doorbell).
   template <typename Ready>
   WaitResult until(LazyDeadline& deadline, const Ready& ready);
 
@@ -184,7 +184,7 @@ WaitResult Waiter::until(LazyDeadline& deadline, const Ready& ready) {
   }
   std::optional<Driver> driver(std::in_place, *this);
   auto yielding_until = sdk::SpinPolicy::Clock::now() + yields_.limit();
-  auto asking_at = sdk::SpinPolicy::Clock::now() + std::chrono::nanoseconds(kMaxSleepNs);
+  sdk::SpinPolicy::Clock::time_point asking_at{std::chrono::nanoseconds(begin + kMaxSleepNs)};
   for (;;) {
     if (aborted()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kAborted;
     if (deadline.passed()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kTimeout;
@@ -194,6 +194,7 @@ WaitResult Waiter::until(LazyDeadline& deadline, const Ready& ready) {
       if (interruption_.asked()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kInterrupted;
       driver.emplace(*this);
       asking_at = sdk::SpinPolicy::Clock::now() + std::chrono::nanoseconds(kMaxSleepNs);
+      continue;  // handlers may have taken long, which is no yield
     }
     // With more ranks than processors a yield runs another rank, however long that computes.
     if (now < yielding_until && (!spins() || yields_.pays(now))) {
