@@ -34,9 +34,9 @@ The ranks run in child processes. The report names each failed case with rank, e
 that runs this case alone.
 
 --expect-failures FILE names cases that fail for a known reason, for example a fault of the library below the backend.
-A line is 'CASE: REASON', or 'CASE (intermittent): REASON' if the case may also pass; # begins a comment. The report
-lists their failures as "known:" and the exit code ignores them. A listed case that passes fails, unless it is
-intermittent.
+A line is 'CASE: REASON', or 'CASE (intermittent): REASON' if the case may also pass; a line that begins with # is a
+comment. The report lists their failures as "known:" and the exit code ignores them. A listed case that passes fails,
+unless it is intermittent.
 
 Exit codes: 0 all rules hold; 1 a rule is broken, or Backplane refuses the plugin; 2 wrong use, or the check
 itself failed.

@@ -15,7 +15,8 @@
 // Layer::extension lists the extensions (abi/ext/) that pass through a layer: those without functions that take a work,
 // and backplane.device/1 and backplane.notify/1. For the works of these two it calls Work::wait_on_stream and
 // Work::on_end. A layer's own Work that holds the wrapped work forwards both as it forwards wait. If its operation ends
-// later than the wrapped one, it delivers the notice itself or supports none.
+// later than the wrapped one, it delivers the notice itself or supports none. backplane.interrupt/1 does not pass: a
+// layer may wait in submit without asking.
 //
 // A recv with bp_op.message consumes that message even if it fails. A layer that does not forward such a recv discards
 // the message with inner().drop(op).

@@ -22,11 +22,12 @@ typedef struct bp_interrupt_api {
   void* ctx; /* first argument of the function; owned by the backend */
 
   /* Gives the backend a function to ask. From then on a submit that blocks calls interrupted(to) on its own thread at
-   * least every 100 ms. If that returns 1, the operation ends with BP_CANCELLED, as soon as after work_cancel, and its
-   * buffers are free when submit returns; the text begins with "interrupted by the program". If it returns 0, the
-   * operation goes on. `interrupted` runs handlers of the program: it may take long, and may call functions of this
-   * group but destroy, so the backend holds no lock that these need. It does not throw. Called once, before the first
-   * operation; `interrupted` is valid until destroy. [exclusive], does not block. */
+   * least every 100 ms. If that returns 1, the operation ends with BP_CANCELLED, as soon as after work_cancel, unless
+   * it has ended meanwhile. Its buffers are free when submit returns; the text begins with "interrupted by the
+   * program". If it returns 0, the operation goes on. `interrupted` runs handlers of the program: it may take long, and
+   * may call functions of this group but destroy, so the backend holds no lock that these need. Inside a collective, a
+   * backend that performs one at a time may refuse another one with BP_INVALID. `interrupted` does not throw. Called
+   * once, before the first operation; `interrupted` is valid until destroy. [exclusive], does not block. */
   void (*ask)(void* ctx, int32_t (*interrupted)(void* to), void* to);
 } bp_interrupt_api;
 
