@@ -10,6 +10,7 @@
 //     if (interruption_.asked()) throw interruption_.failure();
 #pragma once
 
+#if __has_include("backplane/abi/ext/interrupt.h")  // missing from the C headers of 1.0
 #include "backplane/abi/ext/interrupt.h"
 #include "failure.hpp"
 
@@ -42,3 +43,4 @@ class Interruption {
 };
 
 }  // namespace backplane::sdk
+#endif
