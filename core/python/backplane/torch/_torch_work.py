@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import os
 import select
@@ -23,6 +24,7 @@ _Base: Any = _distributed_c10d.Work
 # torch (1.13, 2.6) forgets the Python side of a Work that only C++ holds, and then waits for ever. Those that
 # nobody has waited for are kept here.
 _MOST_KEPT = 256
+_STOP_LIMIT = 10.0  # s; for callbacks that still run when the program ends
 _kept: dict[int, TorchWork] = {}
 
 
@@ -142,7 +144,20 @@ class _Watcher:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._callbacks: dict[int, tuple[Any, Callable[[], None]]] = {}
-        threading.Thread(target=self._run, name="backplane-futures", daemon=True).start()
+        self._stopped, self._stopping = os.pipe()
+        self._epoll.register(self._stopped, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name="backplane-futures", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    def _stop(self) -> None:
+        """Ends the thread before the interpreter ends, which would abort the process if the thread were in torch."""
+        global _the_watcher
+        if self is not _the_watcher:
+            return  # in a forked child: the thread is the parent's
+        os.write(self._stopping, b"0")
+        self._thread.join(_STOP_LIMIT)
+        _the_watcher = None  # other handlers of the exit may still need one
 
     def add(self, part: Work, ended: Callable[[], None]) -> None:
         waiter = lib.py_waiter_create(part._request)
@@ -155,6 +170,8 @@ class _Watcher:
     def _run(self) -> None:
         while True:
             for descriptor, _ in self._epoll.poll():
+                if descriptor == self._stopped:
+                    return
                 self._epoll.unregister(descriptor)
                 waiter, ended = self._callbacks.pop(descriptor)
                 lib.py_waiter_release(waiter)
