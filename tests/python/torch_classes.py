@@ -77,7 +77,10 @@ def main() -> None:
         checks.check_messages(group, members)
         checks.check_works(group, members)
     if is_combined:
+        from backplane.torch import monitored_barrier
+
         dist.monitored_barrier(group)
+        monitored_barrier(group)  # with the timeout of the group
     half = dist.new_group(members[::2])
     if dist.get_rank() in members[::2]:
         tensor = torch.ones(3)

@@ -37,9 +37,14 @@ def monitored_barrier(
     TimedOutError with the first rank that has not, or, if it is to `wait_all_ranks`, all of them. The other ranks raise
     it at most a tenth of the timeout, or 0.1 s, later. The group remains usable. Not for several threads at a time.
     """
+    from backplane.torch._operations import Operations
+
     chosen: Any = torch.distributed.group.WORLD if group is None else group
-    if chosen is not torch.distributed.GroupMember.NON_GROUP_MEMBER:
-        chosen.monitored_barrier(timeout, wait_all_ranks)
+    if chosen is torch.distributed.GroupMember.NON_GROUP_MEMBER:
+        return
+    if timeout is None and not isinstance(chosen, Operations):  # torch's own class, which passes on -1 ms
+        timeout = chosen._get_backend(torch.device("cpu")).options._timeout
+    chosen.monitored_barrier(timeout, wait_all_ranks)
 
 
 def _create(options: Any, pg_options: Any) -> Any:
