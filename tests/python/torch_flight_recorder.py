@@ -26,7 +26,7 @@ def main() -> None:
     if rank < 2:
         dist.all_reduce(torch.ones(4, dtype=torch.int64), group=half)
         dist.send(torch.ones(6), 1) if rank == 0 else dist.recv(torch.ones(6), 0)
-    quick = dist.new_group(timeout=datetime.timedelta(seconds=2), pg_options=None)
+    quick = dist.new_group(timeout=datetime.timedelta(seconds=10), pg_options=None)
     dist.all_reduce(torch.ones(2), group=quick)
     path = dump_flight_recorder(directory, "matched_")
     assert path.name == f"matched_{rank}" and path.stat().st_size > 0
