@@ -35,7 +35,8 @@ constexpr const char* kRunFooter = R"(
 Each rank gets MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK (the node),
 BACKPLANE_STORE_HOSTED and BACKPLANE_JOB_ID in its environment, and BACKPLANE_BACKEND with --backend. torch.distributed
 reads the same variables, and serves a store of its own at MASTER_PORT: programs that use it need --torch, with which
-MASTER_PORT is a free port, and BACKPLANE_STORE the address of the job's store. With PMI_FD, PMI_RANK and PMI_SIZE, programs of MPICH and Intel MPI start as the same ranks.
+MASTER_PORT is a free port, and BACKPLANE_STORE the address of the job's store.
+With PMI_FD, PMI_RANK and PMI_SIZE, programs of MPICH and Intel MPI start as the same ranks.
 With --backend mpi (or BACKPLANE_BACKEND), or --pmix, a PMIx server runs beside the ranks, and Open MPI starts as them.
 Rank 0 inherits standard input; the other ranks read from /dev/null.
 
