@@ -45,11 +45,21 @@ class LazyDeadline {
   bool passed() { return left_ns() == 0; }
   bool is_zero() const { return timeout_ns_ == 0; }
   bool asks() const { return asks_; }
+  // Whether to ask now, in a wait since `begin`: kAskNs after the last question, or after the first long wait's begin.
+  bool must_ask(int64_t begin, int64_t now) {
+    if (!asks_) return false;
+    if (asked_ == 0) asked_ = begin;
+    return now - asked_ >= kAskNs;
+  }
+  void asked(int64_t now) { asked_ = now; }
+
+  static constexpr int64_t kAskNs = 50'000'000;
 
  private:
   const int64_t timeout_ns_;
   const bool asks_;
   int64_t begin_ = 0;  // 0: not queried yet
+  int64_t asked_ = 0;  // 0: no long wait yet
 };
 
 struct WaitPolicy {
@@ -138,7 +148,7 @@ class Waiter {
 
   static constexpr int kMaxYields = 3;                // of yields before a wait counts as one
   static constexpr int64_t kLong = 2'000;             // ns; longer than most waits
-  static constexpr int64_t kMaxSleepNs = 50'000'000;  // interval of liveness checks, and of questions to the program
+  static constexpr int64_t kMaxSleepNs = 50'000'000;  // interval of liveness checks
 
   // Sleeps until the doorbell rings or a timeout, at most kMaxSleepNs. Returns whether it rang.
   bool sleep(uint32_t rings, int64_t left_ns) noexcept;
@@ -169,7 +179,7 @@ WaitResult Waiter::until(LazyDeadline& deadline, const Ready& ready) {
   }
   const int64_t begin = steady_ns();
   bool is_long = false;
-  const int64_t spin_ns = deadline.asks() ? std::min(spin_ns_, kMaxSleepNs) : spin_ns_;
+  const int64_t spin_ns = deadline.asks() ? std::min(spin_ns_, LazyDeadline::kAskNs) : spin_ns_;
   for (int64_t spun = 0; spun < spin_ns; spun = steady_ns() - begin) {
     if (!is_long && spun > kLong) {
       is_long = true;
@@ -184,16 +194,15 @@ WaitResult Waiter::until(LazyDeadline& deadline, const Ready& ready) {
   }
   std::optional<Driver> driver(std::in_place, *this);
   auto yielding_until = sdk::SpinPolicy::Clock::now() + yields_.limit();
-  sdk::SpinPolicy::Clock::time_point asking_at{std::chrono::nanoseconds(begin + kMaxSleepNs)};
   for (;;) {
     if (aborted()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kAborted;
     if (deadline.passed()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kTimeout;
     const sdk::SpinPolicy::Clock::time_point now = sdk::SpinPolicy::Clock::now();
-    if (deadline.asks() && now >= asking_at) {
+    if (deadline.must_ask(begin, std::chrono::nanoseconds(now.time_since_epoch()).count())) {
       driver.reset();  // meanwhile the progress thread drives
       if (interruption_.asked()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kInterrupted;
       driver.emplace(*this);
-      asking_at = sdk::SpinPolicy::Clock::now() + std::chrono::nanoseconds(kMaxSleepNs);
+      deadline.asked(steady_ns());
       continue;  // handlers may have taken long, which is no yield
     }
     // With more ranks than processors a yield runs another rank, however long that computes.
