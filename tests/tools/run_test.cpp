@@ -149,6 +149,19 @@ TEST(Run, NamesAPluginThatWasOverwrittenInPlace) {
   EXPECT_TRUE(contains(written, named)) << written;
 }
 
+// The connection of an outer rank belongs to that rank. One of mpiexec is left to the program.
+TEST(Run, WithoutPmiRanksHaveNoConnectionOfAnOuterJob) {
+  const std::string print = "echo ${PMI_FD-none} ${PMI_RANK-none} ${PMI_SIZE-none}";
+  const Outcome inner = run({"run", "-n", "1", BACKPLANE_TEST_COMMAND, "run", "--no-pmi", "-n", "1", "sh", "-c",
+                             print + "; exec ls /proc/self/fd"});
+  EXPECT_TRUE(contains(inner.out, "none none none\n")) << inner.out << inner.err;
+  const auto lines = [](const Outcome& outcome) { return std::count(outcome.out.begin(), outcome.out.end(), '\n'); };
+  const Outcome alone = run({"/proc/self/fd"}, {{}, {}, "/bin/ls"});
+  EXPECT_EQ(lines(inner), lines(alone) + 1) << inner.out;
+  const Setting mpiexec = {{{"PMI_FD", "0"}, {"PMI_RANK", "3"}, {"PMI_SIZE", "4"}}};
+  EXPECT_EQ(run({"run", "--no-pmi", "-n", "1", "sh", "-c", print}, mpiexec).out, "0 3 4\n");
+}
+
 // Besides PMI_FD.
 TEST(Run, LeaksNoDescriptorsToRanks) {
   // Some sandboxes show descriptors of their own in every process, so a process without a launcher is the reference.

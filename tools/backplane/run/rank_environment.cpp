@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run/rank_environment.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -24,8 +25,21 @@ std::vector<std::string> rank_words() {
   return words;
 }
 
-// If this launcher is a rank of another `backplane run --pmix`, these variables name that rank, not those of this job.
+bool have_equal_values(const char* left, const char* right) {
+  const char* const a = std::getenv(left);
+  const char* const b = std::getenv(right);
+  return a != nullptr && b != nullptr && std::string_view(a) == b;
+}
+
+// Whether this launcher is a rank of another `backplane run` that serves PMI-1.
+bool has_outer_pmi() {
+  return std::getenv("BACKPLANE_STORE_HOSTED") != nullptr && std::getenv("PMI_FD") != nullptr &&
+         have_equal_values("PMI_RANK", "RANK") && have_equal_values("PMI_SIZE", "WORLD_SIZE");
+}
+
+// If this launcher is a rank of another `backplane run`, these variables name that rank, not those of this job.
 bool names_outer_rank(std::string_view variable) {
+  if (variable == "PMI_FD" || variable == "PMI_RANK" || variable == "PMI_SIZE") return has_outer_pmi();
   const char* const job = std::getenv("PMIX_NAMESPACE");
   if (job == nullptr || !std::string_view(job).starts_with(base::PmixServer::kNamePrefix)) return false;
   return variable == "JSM_JSRUN_PORT" || (variable.starts_with("PMIX_") && !variable.starts_with("PMIX_MCA_"));
@@ -59,6 +73,10 @@ std::map<std::string, std::string> extra_variables(int rank) {
     variables[word.substr(0, equals)] = value;
   }
   return variables;
+}
+
+void withhold_outer_pmi() {
+  if (has_outer_pmi()) ::fcntl(std::atoi(std::getenv("PMI_FD")), F_SETFD, FD_CLOEXEC);
 }
 
 std::vector<std::string> rank_environment(const Job& job, int local_rank, int pmi_fd,

@@ -30,6 +30,9 @@ struct Job {
 std::vector<std::string> rank_environment(const Job& job, int local_rank, int pmi_fd,
                                           const std::map<std::string, std::string>& pmix);
 
+// If this launcher is a rank of another `backplane run`: the ranks do not inherit its connection to PMI.
+void withhold_outer_pmi();
+
 // The variables of BACKPLANE_RANK_ENV, as in "NCCL_HOSTID=host-{rank},NCCL_IB_DISABLE=1". {rank} is replaced by the
 // rank.
 std::map<std::string, std::string> extra_variables(int rank);

@@ -109,6 +109,7 @@ int run_job(RunSettings settings, const std::vector<std::string>& program) {
   if (job.job_id.empty()) job.job_id = job.nodes == 1 ? random_job_id() : fmt::format("run-{}", job.master_port);
 
   check_rank_variables();
+  withhold_outer_pmi();
   Guard guard;  // forks, so it is constructed before any thread
   if (!settings.secret_file.empty()) use_secret_file(settings.secret_file);
   base::Descriptor secret;
