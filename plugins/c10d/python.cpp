@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <glob.h>
+#include <sys/auxv.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -127,6 +128,9 @@ void load(Table& table, const std::string& python) {
   if (library.is_running()) {
     result = library.run_beside(loader(table));
   } else {
+    if (::getauxval(AT_SECURE) != 0) {
+      throw sdk::Failure(BP_UNSUPPORTED, "c10d: a set-uid program does not start Python, whose variables name code");
+    }
     const Installation found = find_python(python);
     // Extension modules take Python's symbols from the global scope.
     void* const handle = ::dlopen(found.library.c_str(), RTLD_NOW | RTLD_GLOBAL);
