@@ -63,7 +63,7 @@ def test_an_unknown_backend_of_torch_is_refused() -> None:
     assert "torch has no backend acme" in output, output
 
 
-def test_a_program_without_torch_is_told_so() -> None:
+def test_a_program_that_is_no_python_is_refused() -> None:
     environment = {**os.environ, "BACKPLANE_PYTHON": "/bin/sh"}
     arguments = [COMMAND, "list", "--probe"]
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=CHECK_LIMIT, check=True)
