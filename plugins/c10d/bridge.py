@@ -5,6 +5,7 @@ C++ calls these functions on its own threads. ctypes takes the GIL for each call
 Buffers belong to C++ and stay valid until the call returns.
 """
 
+import atexit
 import contextlib
 import ctypes
 import datetime
@@ -23,6 +24,7 @@ DTYPES = {0: "bool", 1: "int8", 2: "uint8", 3: "int16", 5: "int32", 7: "int64", 
 DTYPES.update({11: "float32", 12: "float64", 15: "complex64", 16: "complex128"})
 REDUCE_OPS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
 MESSAGES, CLOSING = 0, 1  # tags
+END_TIME = 2.0  # s
 LONG = datetime.timedelta(days=365)  # deadlines are Backplane's
 
 Address, Size, Status = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32
@@ -322,6 +324,19 @@ def drop_group(handle):
     del group
 
 
+def end():
+    """Before Python ends: threads of C++ must not enter it afterwards."""
+    has_ended, calls = (ctypes.c_int32.from_address(TABLE + ctypes.sizeof(Table) + at) for at in (0, 4))
+    has_ended.value = 1
+    with lock:
+        handles = list(groups)
+    for handle in handles:
+        close_group(handle)
+    deadline = time.monotonic() + END_TIME
+    while calls.value > 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
 def fill(table):
     table.open = Open(lambda *args: guarded(open_group, *args))
     table.send = Transfer(lambda handle, *args: guarded(groups[handle].send, *args))
@@ -334,5 +349,6 @@ def fill(table):
 # The functions live as long as this object.
 KEPT = Table()
 fill(KEPT)
+atexit.register(end)
 ctypes.memmove(TABLE, ctypes.addressof(KEPT), ctypes.sizeof(KEPT))
 sys._backplane_c10d = globals()

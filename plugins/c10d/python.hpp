@@ -3,6 +3,7 @@
 // The Python interpreter of this process, and the functions of bridge.py.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -43,6 +44,25 @@ struct Table {
   int32_t (*collect)(int64_t handle, const CollectiveCall* call, bp_error* err);
   void (*close)(int64_t handle);  // makes blocked calls fail, where the backend of torch can
   void (*drop)(int64_t handle);   // destroys torch's group
+
+  // A program's own Python ends before its process does. bridge.py then sets `has_ended`, closes the groups, and waits
+  // a moment until `calls` is 0. No function may be called afterwards.
+  mutable std::atomic<int32_t> has_ended;
+  mutable std::atomic<int32_t> calls;  // in progress
+};
+
+// Exists during a call of a function of the table.
+class TableCall {
+ public:
+  explicit TableCall(const Table& table) : table_(table) { table_.calls.fetch_add(1); }
+  ~TableCall() { table_.calls.fetch_sub(1); }
+  TableCall(const TableCall&) = delete;
+  TableCall& operator=(const TableCall&) = delete;
+
+  bool is_possible() const { return table_.has_ended.load() == 0; }
+
+ private:
+  const Table& table_;
 };
 
 // Starts the interpreter on its first call, unless the process has one. `python`: a program; empty: that of

@@ -14,7 +14,10 @@ class TorchGroup {
  public:
   TorchGroup(const Table& table, int64_t handle, int32_t rank, int32_t world_size)
       : rank(rank), world_size(world_size), table_(table), handle_(handle) {}
-  ~TorchGroup() { table_.drop(handle_); }
+  ~TorchGroup() {
+    const TableCall call(table_);
+    if (call.is_possible()) table_.drop(handle_);
+  }
   TorchGroup(const TorchGroup&) = delete;
   TorchGroup& operator=(const TorchGroup&) = delete;
 
@@ -30,16 +33,19 @@ class TorchGroup {
   }
   // Makes blocked calls fail, where torch's backend can. Only the first call has an effect.
   void close() noexcept {
-    if (!closed_.exchange(true)) table_.close(handle_);
+    const TableCall call(table_);
+    if (!closed_.exchange(true) && call.is_possible()) table_.close(handle_);
   }
-  bool closed() const noexcept { return closed_.load(); }
+  bool closed() const noexcept { return closed_.load() || table_.has_ended.load() != 0; }
 
   const int32_t rank;
   const int32_t world_size;
 
  private:
   template <typename Call>
-  static void check(Call&& call) {
+  void check(Call&& call) const {
+    const TableCall use(table_);
+    if (!use.is_possible()) throw sdk::Failure(BP_CANCELLED, "the program's Python has ended");
     bp_error err;
     bp_error_init(&err);
     if (call(&err) != BP_OK) throw sdk::Failure(err);

@@ -58,6 +58,22 @@ def test_a_python_program_uses_its_own_interpreter() -> None:
     assert output.count("passed") == 2, output
 
 
+def test_a_program_may_end_with_an_open_group() -> None:
+    output = run_ranks(
+        2,
+        "c10d?backend=gloo",
+        """
+        import numpy
+        import backplane
+
+        group = backplane.init_process_group()
+        backplane.all_reduce(numpy.zeros(3))
+        print("passed", flush=True)
+        """,
+    )
+    assert output.count("passed") == 2, output
+
+
 def test_an_unknown_backend_of_torch_is_refused() -> None:
     output = run_ranks(1, "c10d?backend=acme", "import backplane; backplane.init_process_group()", code=1)
     assert "torch has no backend acme" in output, output
