@@ -11,9 +11,9 @@ namespace {
 
 // The next call of the function does not return. Returns when it has begun.
 void hang(const std::string& function) {
+  const int before = calls("hanging " + function);
   command("hang=" + function);
-  const int before = calls(function);
-  await([&] { return calls(function) > before; }, "a call of " + function);
+  await([&] { return calls("hanging " + function) > before; }, "a call of " + function);
 }
 
 void destroy_while_mpi_hangs() {

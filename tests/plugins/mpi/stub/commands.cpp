@@ -60,6 +60,7 @@ int enter(const char* function) {
   std::unique_lock lock(commands().mutex);
   Commands& state = read_commands();
   ++state.calls[function];
+  if (state.has("hang", function)) ++state.calls[std::string("hanging ") + function];
   state.changed.wait(lock, [&state, function] { return !state.has("hang", function); });
   if (!state.has("fail", function)) return kSuccess;
   state.failed = function;

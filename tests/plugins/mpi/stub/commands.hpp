@@ -37,6 +37,6 @@ void backplane_stub_command(const char* commands);
 int backplane_stub_count(const char* what);
 // The memory of the newest request of the function: what it reads, or, if it reads nothing, writes. NULL: none.
 const void* backplane_stub_memory(const char* function);
-// How often the function has been called.
+// How often the function has been called. With "hanging " before its name: how often a call of it began to hang.
 int backplane_stub_calls(const char* function);
 }
