@@ -129,7 +129,10 @@ void load(Table& table, const std::string& python) {
     result = library.run_beside(loader(table));
   } else {
     if (::getauxval(AT_SECURE) != 0) {
-      throw sdk::Failure(BP_UNSUPPORTED, "c10d: a set-uid program does not start Python, whose variables name code");
+      throw sdk::Failure(
+          BP_UNSUPPORTED,
+          "c10d: a set-uid program does not start Python, whose variables name code; run it without more "
+          "rights than its caller, or embed Python in it");
     }
     const Installation found = find_python(python);
     // Extension modules take Python's symbols from the global scope.

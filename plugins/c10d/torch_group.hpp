@@ -45,7 +45,8 @@ class TorchGroup {
   template <typename Call>
   void check(Call&& call) const {
     const TableCall use(table_);
-    if (!use.is_possible()) throw sdk::Failure(BP_CANCELLED, "the program's Python has ended");
+    if (!use.is_possible())
+      throw sdk::Failure(BP_CANCELLED, "the program's Python has ended; destroy groups before it ends");
     bp_error err;
     bp_error_init(&err);
     if (call(&err) != BP_OK) throw sdk::Failure(err);

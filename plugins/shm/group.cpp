@@ -99,7 +99,9 @@ class Group::Running {
 
 void Group::check_hook() const {
   if (runner_.load(std::memory_order_relaxed) != ::pthread_self()) return;
-  throw sdk::Failure(BP_INVALID, "the interruption hook cannot start a collective of the group whose collective waits");
+  throw sdk::Failure(BP_INVALID,
+                     "the interruption hook cannot start a collective of the group whose collective waits; start it "
+                     "after the call, or in another group");
 }
 
 std::unique_ptr<sdk::Work> Group::submit_queued(const bp_op& op) {
