@@ -118,7 +118,8 @@ uint32_t Specimen::judge(const Hello& hello, bool& trusted) {
   if (!trusted) return kRankTaken;
   if (hello.world_size != world_size_) return kOtherSize;
   if (hello.rank <= rank_ || hello.rank >= world_size_) return kRankTaken;
-  return peer(hello.rank).known || aborted_ || leaving_ ? kRankTaken : kWelcome;
+  if (aborted_ || leaving_) return kLeft;
+  return peer(hello.rank).known ? kRankTaken : kWelcome;
 }
 
 void Specimen::adopt(int32_t rank, int fd) {

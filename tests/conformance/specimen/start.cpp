@@ -216,6 +216,9 @@ bool Specimen::try_handshake(int fd, int32_t rank, const Key& key, TimePoint dea
     return true;
   }
   ::close(fd);
+  if (answer.refusal == kLeft) {
+    throw sdk::Failure(BP_PEER_LOST, "rank " + std::to_string(rank) + " has left this group already", rank);
+  }
   const char* why =
       answer.refusal == kOtherSize ? " has another world size" : " knows this rank already, from elsewhere";
   throw sdk::Failure(BP_INVALID, "rank " + std::to_string(rank) + why + "; start each rank once, with the same size",

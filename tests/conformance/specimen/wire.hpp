@@ -29,7 +29,7 @@ struct Welcome {
 };
 static_assert(sizeof(Welcome) == 8);
 
-enum Refusal : uint32_t { kWelcome = 0, kOtherSize = 1, kRankTaken = 2 };
+enum Refusal : uint32_t { kWelcome = 0, kOtherSize = 1, kRankTaken = 2, kLeft = 3 };
 
 enum FrameKind : uint32_t {
   kEager = 1,       // a whole message follows: tag, size
