@@ -1,6 +1,5 @@
 # `cpack` makes Debian packages from the preset `deb`, or, with BACKPLANE_BUNDLE, the archive of tools/gpu-check.
 option(BACKPLANE_BUNDLE "cpack makes an archive that needs nothing else installed" OFF)
-set(BACKPLANE_PRERELEASE rc1) # empty for a release
 
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_PACKAGE_VENDOR Backplane)

@@ -8,7 +8,6 @@ import ctypes
 import datetime
 import gc
 import math
-import pathlib
 import sys
 import weakref
 from typing import Any
@@ -208,8 +207,3 @@ def test_errors_are_of_their_kinds() -> None:
         assert issubclass(kind, backplane.BackplaneError)
         assert str(kind("why")) == "why"
         assert kind.__module__ == "backplane"
-
-
-def test_versions_agree() -> None:
-    root = pathlib.Path(__file__).parents[2]
-    assert f"project(Backplane VERSION {backplane.__version__} " in (root / "CMakeLists.txt").read_text()

@@ -22,11 +22,17 @@ def setting(name: str) -> str:
     return found[1]
 
 
-def test_the_version_is_that_of_the_library() -> None:
+def test_the_version_is_that_of_the_debian_packages() -> None:
     assert setting("input") == '"CMakeLists.txt"'
     version = re.search(setting("regex").strip("'"), (SOURCE / "CMakeLists.txt").read_text())
     assert version
-    assert version["value"] == backplane.__version__
+    assert setting("result").strip('"').format(**version.groupdict()) == backplane.__version__
+
+    packed = re.search(r'DEBIAN_PACKAGE_VERSION "(.*)"', (BUILD / "CPackConfig.cmake").read_text())
+    assert packed
+    numbers, tilde, prerelease = packed[1].partition("~")
+    assert numbers + prerelease == backplane.__version__
+    assert bool(tilde) == bool(prerelease)
 
 
 def test_the_wheel_has_every_plugin(tmp_path: pathlib.Path) -> None:

@@ -169,7 +169,7 @@ __all__ = [
     "wait_any",
 ]
 
-_version: bytes = _ffi.string(_lib.bp_version())
+_version: bytes = _ffi.string(_lib.bp_version()) + _ffi.string(_lib.py_prerelease())
 __version__ = _version.decode()
 
 for _public in (BackplaneError, *BackplaneError.__subclasses__(), Status, ProcessGroup, Store, TCPStore, FileStore):

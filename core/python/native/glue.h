@@ -11,6 +11,9 @@
 
 #include "backplane/backplane.h"
 
+/* "rc1", empty in a release. */
+static const char* py_prerelease(void) { return BACKPLANE_PRERELEASE; }
+
 /* The error of the last call of this thread. */
 static bp_error* py_error(void) {
   static __thread bp_error error;
