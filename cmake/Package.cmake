@@ -75,7 +75,8 @@ list(JOIN suggested ", " suggested)
 backplane_package(library libbackplane1 libs "Process groups and RPC over communication backends as plugins"
                   RECOMMENDS "${recommended}" SUGGESTS "${suggested}")
 backplane_package(development libbackplane-dev libdevel "Backplane's headers, CMake package, examples and documentation"
-                  DEPENDS "libbackplane1 ${same_version}" RECOMMENDS "backplane-tools, cmake" SUGGESTS libmsgpack-cxx-dev)
+                  DEPENDS "libbackplane1 ${same_version}" RECOMMENDS "backplane-tools, cmake"
+                  SUGGESTS libmsgpack-cxx-dev)
 if(BACKPLANE_TOOLS)
   backplane_package(tools backplane-tools utils "Launcher, benchmark and conformance check for Backplane"
                     DEPENDS "libbackplane1 ${same_version}" RECOMMENDS "${recommended}")

@@ -1,8 +1,8 @@
 # backplane_add_plugin(<name> SOURCES <file>... [LINK <library>...] [BUILTIN])
 #
-# Builds backplane_<name>.so: hidden visibility, one exported symbol, everything resolved at load, no unique symbols (they
-# would be shared between copies and forbid unloading). Inside Backplane's own tree the plugin is put where the core finds
-# it, and installed; elsewhere it stays in the project's binary folder.
+# Builds backplane_<name>.so: hidden visibility, one exported symbol, everything resolved at load, no unique symbols
+# (they would be shared between copies and forbid unloading). Inside Backplane's own tree the plugin is put where the
+# core finds it, and installed; elsewhere it stays in the project's binary folder.
 #
 # BUILTIN (only in Backplane's own tree) makes it a part of libbackplane instead.
 
@@ -19,7 +19,8 @@ function(backplane_add_plugin name)
     set_property(GLOBAL APPEND PROPERTY BACKPLANE_BUILTINS ${name})
   else()
     add_library(${target} MODULE ${arg_SOURCES})
-    set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME backplane_${name} LINK_DEPENDS ${BACKPLANE_EXPORT_MAP})
+    set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME backplane_${name}
+                          LINK_DEPENDS ${BACKPLANE_EXPORT_MAP})
     target_link_options(${target} PRIVATE -Wl,-z,now -Wl,--version-script=${BACKPLANE_EXPORT_MAP})
     if(BACKPLANE_PLUGIN_OUTPUT_DIR)
       set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${BACKPLANE_PLUGIN_OUTPUT_DIR})

@@ -1,5 +1,5 @@
-# Binaries of each release, which tests/abi/freeze_binaries.sh built on its day, meet current ones. All ranks of a job are
-# of one release: what cores, or backends, say to each other is theirs to change.
+# Binaries of each release, which tests/abi/freeze_binaries.sh built on its day, meet current ones. All ranks of a job
+# are of one release: what cores, or backends, say to each other is theirs to change.
 include(CheckSymbolExists)
 check_symbol_exists(__GLIBC__ features.h COMPAT_GLIBC)
 if(NOT COMPAT_GLIBC OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux" OR NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
