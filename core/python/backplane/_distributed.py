@@ -208,7 +208,8 @@ def all_reduce(
     tensor: Array, op: ReduceOp = ReduceOp.SUM, group: ProcessGroup | None = None, async_op: bool = False
 ) -> Work | None:
     """See `ProcessGroup.all_reduce`."""
-    return _of(group).all_reduce(tensor, op, async_op)
+    chosen = group if group is not None else _default or _of(None)  # _of without its call, as all_reduce is fast
+    return chosen.all_reduce(tensor, op, async_op)
 
 
 def reduce(

@@ -27,7 +27,7 @@ from backplane._work import Work
 _NONE = View(2, ffi.NULL, 0)  # no array
 _NO_REQUEST = ffi.NULL
 _from_buffer = ffi.from_buffer
-_INHERIT: int = lib.BP_INHERIT_TIMEOUT
+_all_reduce = lib.py_all_reduce
 
 
 class CollectiveOperations:
@@ -52,9 +52,9 @@ class CollectiveOperations:
         self, tensor: Array, op: ReduceOp = ReduceOp.SUM, async_op: bool = False, timeout: Timeout | None = None
     ) -> Work | None:
         """Reduces the arrays of all ranks into the array of each rank, in place. All ranks get the same bits."""
-        if async_op:
+        if async_op or timeout is not None:
             view = output_view("tensor", tensor)
-            return self._run(Kind.ALL_REDUCE, view, view, op, 0, True, timeout)
+            return self._run(Kind.ALL_REDUCE, view, view, op, 0, async_op, timeout)
         # output_view and check without their calls, which take a third of a small operation.
         try:
             dtype, size = _known[tensor.dtype]
@@ -62,9 +62,8 @@ class CollectiveOperations:
             count = len(data) // size
         except _UNKNOWN:
             dtype, data, count = output_view("tensor", tensor)
-        limit = _INHERIT if timeout is None else nanoseconds_or_inherited(timeout)
         try:
-            status = lib.py_run(self._handle, 3, dtype, op, 0, data, count, data, count, limit, _NO_REQUEST)
+            status = _all_reduce(self._handle, dtype, op, data, count)
         except TypeError:
             name_wrong_argument(op=op)
             raise

@@ -76,6 +76,16 @@ static int32_t py_run(bp_group* group, uint32_t kind, uint32_t dtype, uint32_t r
   return py_perform(group, &op, request);
 }
 
+/* all_reduce in place, performed, with the group's timeout: fewer arguments, each of which takes time. */
+static int32_t py_all_reduce(bp_group* group, uint32_t dtype, uint32_t reduce_op, void* data, uint64_t count) {
+  return py_run(group, BP_ALL_REDUCE, dtype, reduce_op, 0, data, count, data, count, BP_INHERIT_TIMEOUT, NULL);
+}
+
+/* The same for a tensor of torch, which tells its address as an integer. */
+static int32_t py_all_reduce_at(bp_group* group, uint32_t dtype, uint32_t reduce_op, uint64_t address, uint64_t count) {
+  return py_all_reduce(group, dtype, reduce_op, (void*)(uintptr_t)address, count);
+}
+
 /* An operation whose blocks differ in size. NULL: the operation has no such counts, or adjacent blocks. */
 static int32_t py_run_blocks(bp_group* group, uint32_t kind, uint32_t dtype, uint32_t reduce_op, int32_t root,
                              const void* input, uint64_t input_count, const uint64_t* in_counts,
