@@ -67,6 +67,11 @@ def test_features_have_the_values_of_a_single_process(tmp_path: pathlib.Path) ->
         assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
 
 
+def test_more_operations_than_are_waited_for() -> None:
+    for rank, ended in enumerate(run_torch("torch_works.py", 2, BACKPLANE_BACKEND="shm")):
+        assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
+
+
 @pytest.mark.parametrize("default_backend", ["gloo", "backplane"])
 def test_the_launcher_leaves_a_port_to_torch(default_backend: str) -> None:
     output = run_ranks(2, "shm", "torch_beside.py", default_backend, options=["--torch"])

@@ -4,29 +4,30 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._C import _distributed_c10d
+import torch.distributed
 
 from backplane._buffers import View, ViewList, require_same_dtype
-from backplane._errors import InvalidError, UnsupportedError, check
+from backplane._errors import InvalidError, _raised_by_handlers, check
 from backplane._group import ProcessGroup
 from backplane._group_collectives import _block_counts
 from backplane._native import ffi, lib
-from backplane._types import Kind, ReduceOp, nanoseconds
-from backplane.torch._monitored_barrier import TAG, monitored_barrier
-from backplane.torch._tensors import Tensors
-from backplane.torch._torch_work import TorchWork
+from backplane._types import Kind
+from backplane.torch._monitored_barrier import monitored_barrier
+from backplane.torch._options import INHERIT, OPS_BY_ID, checked_tag, limit, one, one_list, reduction, root_of, scaled
+from backplane.torch._tensors import DTYPES, Tensors, is_dense
+from backplane.torch._torch_work import ENDED, TorchWork
 
 _NONE = View(2, ffi.NULL, 0)
-_KINDS: Any = _distributed_c10d.ReduceOp.RedOpType
-_REDUCE_OPS: dict[Any, int] = {getattr(_KINDS, op.name): int(op) for op in ReduceOp if hasattr(_KINDS, op.name)}
-_INHERIT: int = lib.BP_INHERIT_TIMEOUT
 _GLOBALS = globals()
-_ZERO = datetime.timedelta(0)
+_GLOBALS_OF_TORCH = vars(torch.distributed.distributed_c10d)
+_CODE = inspect.unwrap(torch.distributed.all_reduce).__code__
+_ALL_REDUCE = None if "timeout" in _CODE.co_names else _CODE  # no known version sets one in its options
 
 
 class Operations:
@@ -78,26 +79,38 @@ class Operations:
     # ---- Collectives
 
     def allreduce(self, tensors: Any, opts: Any = None) -> TorchWork:
-        return self._all_reduce([_one("tensors", tensors)], opts)
+        # One dense tensor, which torch.distributed.all_reduce waits for at once: a call in C without objects. The
+        # operation is that function's argument, because that of `opts` takes longer than all the rest.
+        caller = sys._getframe(1)
+        if caller.f_code is _ALL_REDUCE and len(tensors) == 1:
+            given, tensor = caller.f_locals, tensors[0]
+            dtype, op = DTYPES.get(tensor.dtype), OPS_BY_ID.get(id(given.get("op")))
+            if given.get("async_op") is False and dtype is not None and op is not None and is_dense(tensor):
+                self._sequence += 1
+                status = lib.py_all_reduce_at(self._handle, dtype, op, tensor.data_ptr(), tensor.numel())
+                if status or _raised_by_handlers:
+                    check(status)
+                return ENDED
+        return self._all_reduce([one("tensors", tensors)], opts)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> TorchWork:
         return self._all_reduce(list(tensors), opts)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> TorchWork:
-        tensor = _one("tensors", tensors)
+        tensor = one("tensors", tensors)
         held = Tensors()
-        view = held.input(tensor) if self._rank == _root(opts) else held.output(tensor)
-        return self._run(Kind.BROADCAST, held, _NONE, view, 0, _root(opts), opts, [tensor])
+        view = held.input(tensor) if self._rank == root_of(opts) else held.output(tensor)
+        return self._run(Kind.BROADCAST, held, _NONE, view, 0, root_of(opts), opts, [tensor])
 
     def reduce(self, tensors: Any, opts: Any = None) -> TorchWork:
-        tensor = _one("tensors", tensors)
-        held, (op, factor) = Tensors(), _reduction(opts)
-        of = held.input(_scaled(tensor, factor))
-        to = held.output(tensor) if self._rank == _root(opts) else _NONE
-        return self._run(Kind.REDUCE, held, of, to, op, _root(opts), opts, [tensor])
+        tensor = one("tensors", tensors)
+        held, (op, factor) = Tensors(), reduction(opts)
+        of = held.input(scaled(tensor, factor))
+        to = held.output(tensor) if self._rank == root_of(opts) else _NONE
+        return self._run(Kind.REDUCE, held, of, to, op, root_of(opts), opts, [tensor])
 
     def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
-        outputs, tensor = _one_list("output_tensors", output_tensors), _one("input_tensors", input_tensors)
+        outputs, tensor = one_list("output_tensors", output_tensors), one("input_tensors", input_tensors)
         held = Tensors()
         to = held.list("output_tensors", outputs, self._size, True)
         return self._run_list(Kind.ALL_GATHER, held, held.input(tensor), _NONE, None, to, 0, 0, opts, outputs)
@@ -114,7 +127,7 @@ class Operations:
             if len(outputs) != len(input_list):
                 raise InvalidError(f"`output_lists[{i}]` has {len(outputs)} tensors, `input_list` {len(input_list)}")
         held = Tensors()
-        work = TorchWork(held, [tensor for outputs in output_lists for tensor in outputs], _is_waited_for(opts))
+        work = _work(held, [tensor for outputs in output_lists for tensor in outputs], opts)
         for i, tensor in enumerate(input_list):
             to = held.list("output_lists", [outputs[i] for outputs in output_lists], self._size, True)
             self._submit_list(work, Kind.ALL_GATHER, held.input(tensor), _NONE, None, to, 0, 0, opts)
@@ -122,7 +135,7 @@ class Operations:
 
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> TorchWork:
         held = Tensors()
-        work = TorchWork(held, list(outputs), _is_waited_for(opts))
+        work = _work(held, list(outputs), opts)
         for output, tensor in zip(outputs, inputs):
             self._submit(work, Kind.ALL_GATHER, held.input(tensor), held.output(output), 0, 0, opts)
         return work.submitted()
@@ -130,25 +143,25 @@ class Operations:
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
-        tensor, root = _one("input_tensors", input_tensors), _root(opts)
+        tensor, root = one("input_tensors", input_tensors), root_of(opts)
         held, to = Tensors(), None
         outputs: list[torch.Tensor] = []
         if self._rank == root:
-            outputs = _one_list("output_tensors", output_tensors)
+            outputs = one_list("output_tensors", output_tensors)
             to = held.list("output_tensors", outputs, self._size, True)
         return self._run_list(Kind.GATHER, held, held.input(tensor), _NONE, None, to, 0, root, opts, outputs)
 
     def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
-        tensor, root = _one("output_tensors", output_tensors), _root(opts)
+        tensor, root = one("output_tensors", output_tensors), root_of(opts)
         held, of = Tensors(), None
         if self._rank == root:
-            of = held.list("input_tensors", _one_list("input_tensors", input_tensors), self._size, False)
+            of = held.list("input_tensors", one_list("input_tensors", input_tensors), self._size, False)
         return self._run_list(Kind.SCATTER, held, _NONE, held.output(tensor), of, None, 0, root, opts, [tensor])
 
     def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> TorchWork:
-        tensor = _one("output_tensors", output_tensors)
-        held, (op, factor) = Tensors(), _reduction(opts)
-        inputs = [_scaled(each, factor) for each in _one_list("input_tensors", input_tensors)]
+        tensor = one("output_tensors", output_tensors)
+        held, (op, factor) = Tensors(), reduction(opts)
+        inputs = [scaled(each, factor) for each in one_list("input_tensors", input_tensors)]
         of = held.list("input_tensors", inputs, self._size, False)
         return self._run_list(Kind.REDUCE_SCATTER, held, _NONE, held.output(tensor), of, None, op, 0, opts, [tensor])
 
@@ -158,10 +171,10 @@ class Operations:
     reduce_scatter_single = _reduce_scatter_base
 
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> TorchWork:
-        held, (op, factor) = Tensors(), _reduction(opts)
-        work = TorchWork(held, list(outputs), _is_waited_for(opts))
+        held, (op, factor) = Tensors(), reduction(opts)
+        work = _work(held, list(outputs), opts)
         for output, tensor in zip(outputs, inputs):
-            of = held.input(_scaled(tensor, factor))
+            of = held.input(scaled(tensor, factor))
             self._submit(work, Kind.REDUCE_SCATTER, of, held.output(output), op, 0, opts)
         return work.submitted()
 
@@ -213,17 +226,17 @@ class Operations:
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> TorchWork:
         held = Tensors()
-        view = held.input(_one("tensors", tensors))
-        work = TorchWork(held, [], _is_waited_for(None))
-        check(lib.py_send(self._handle, *view, dstRank, _tag(tag), _INHERIT, work.slot()))
+        view = held.input(one("tensors", tensors))
+        work = _work(held, [], None)
+        check(lib.py_send(self._handle, *view, dstRank, checked_tag(tag), INHERIT, work.slot()))
         return work.submitted()
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> TorchWork:
-        tensor = _one("tensors", tensors)
+        tensor = one("tensors", tensors)
         held = Tensors()
         view = held.output(tensor)
-        work = TorchWork(held, [tensor], False)  # a request has the source
-        check(lib.py_recv(self._handle, *view, srcRank, _tag(tag), _INHERIT, ffi.NULL, work.slot()))
+        work = _work(held, [tensor], None, is_waited_for=False)  # a request has the source
+        check(lib.py_recv(self._handle, *view, srcRank, checked_tag(tag), INHERIT, ffi.NULL, work.slot()))
         return work.submitted()
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> TorchWork:
@@ -232,18 +245,18 @@ class Operations:
     # ---- Implementation
 
     def _all_reduce(self, tensors: list[torch.Tensor], opts: Any) -> TorchWork:
-        held, (op, factor) = Tensors(), _reduction(opts)
-        work = TorchWork(held, tensors, _is_waited_for(opts))
+        held, (op, factor) = Tensors(), reduction(opts)
+        work = _work(held, tensors, opts)
         for tensor in tensors:
             to = held.output(tensor)
-            of = to if factor is None else held.input(_scaled(tensor, factor))
+            of = to if factor is None else held.input(scaled(tensor, factor))
             self._submit(work, Kind.ALL_REDUCE, of, to, op, 0, opts)
         return work.submitted()
 
     def _run(
         self, kind: int, held: Tensors, of: View, to: View, op: int, root: int, opts: Any, results: list[torch.Tensor]
     ) -> TorchWork:
-        work = TorchWork(held, results, _is_waited_for(opts))
+        work = _work(held, results, opts)
         self._submit(work, kind, of, to, op, root, opts)
         return work.submitted()
 
@@ -252,7 +265,7 @@ class Operations:
             require_same_dtype("input", of, "output", to)
         self._sequence += 1
         dtype = to.dtype if of is _NONE else of.dtype
-        arguments = *of[1:], *to[1:], _limit(opts)
+        arguments = *of[1:], *to[1:], limit(opts)
         check(lib.py_run(self._handle, kind, dtype, op, root, *arguments, work.slot()))
 
     def _run_list(
@@ -268,7 +281,7 @@ class Operations:
         opts: Any,
         results: list[torch.Tensor],
     ) -> TorchWork:
-        work = TorchWork(held, results, _is_waited_for(opts))
+        work = _work(held, results, opts)
         self._submit_list(work, kind, of, to, inputs, outputs, op, root, opts)
         return work.submitted()
 
@@ -290,7 +303,7 @@ class Operations:
             require_same_dtype("input", given[0], "output", view)
         self._sequence += 1
         pointers: list[Any] = [ffi.NULL if each is None else each.buffers for each in (inputs, outputs)]
-        arguments = *of[1:], *to[1:], *pointers, _limit(opts)
+        arguments = *of[1:], *to[1:], *pointers, limit(opts)
         check(lib.py_run_list(self._handle, kind, given[0].dtype, op, root, *arguments, work.slot()))
 
     def _run_v(
@@ -304,76 +317,23 @@ class Operations:
         results: list[torch.Tensor],
     ) -> TorchWork:
         require_same_dtype("input", of, "output", to)
-        work = TorchWork(held, results, _is_waited_for(opts))
+        work = _work(held, results, opts)
         self._sequence += 1
-        arguments = of.dtype, *of[1:], in_counts, *to[1:], out_counts, _limit(opts)
+        arguments = of.dtype, *of[1:], in_counts, *to[1:], out_counts, limit(opts)
         check(lib.py_run_v(self._handle, *arguments, work.slot()))
         return work.submitted()
 
 
-def _one(name: str, tensors: Any) -> torch.Tensor:
-    if isinstance(tensors, torch.Tensor):
-        return tensors
-    if len(tensors) != 1:
-        raise InvalidError(f"`{name}` has {len(tensors)} tensors; pass one")
-    found: torch.Tensor = tensors[0]
-    return found
-
-
-def _one_list(name: str, lists: Any) -> list[torch.Tensor]:
-    """The list of tensors, one per rank, that torch hands over in a list."""
-    if lists and isinstance(lists[0], torch.Tensor):
-        return list(lists)
-    if len(lists) != 1:
-        raise InvalidError(f"`{name}` has {len(lists)} lists of tensors; pass one")
-    return list(lists[0])
-
-
-def _is_waited_for(opts: Any) -> bool:
-    """Whether the caller waits for the operation at once, so that it may block. It then takes half the time."""
+def _work(held: Tensors, results: list[torch.Tensor], opts: Any, is_waited_for: bool | None = None) -> TorchWork:
+    """The result of an operation. It is performed if the caller waits for it at once, which takes half the time."""
     is_async = getattr(opts, "asyncOp", None)
     if is_async is not None:
-        return not is_async
-    # Versions of torch below 2.8 do not tell: the caller is the function of torch.distributed, or C++.
+        return TorchWork(held, results, not is_async)
     caller: Any = sys._getframe(1)
     while caller is not None and caller.f_globals is _GLOBALS:
         caller = caller.f_back
-    if caller is None or caller.f_globals.get("__name__") != "torch.distributed.distributed_c10d":
-        return False
-    return caller.f_locals.get("async_op", caller.f_code.co_name != "send") is False
-
-
-def _limit(opts: Any) -> int:
-    timeout = getattr(opts, "timeout", None)
-    return _INHERIT if timeout is None or timeout < _ZERO else nanoseconds(timeout)
-
-
-def _root(opts: Any) -> int:
-    return opts if isinstance(opts, int) else int(getattr(opts, "rootRank", 0))
-
-
-def _reduction(opts: Any) -> tuple[int, Any]:
-    """The reduce operation, and the factor of PREMUL_SUM, the operation that has one."""
-    if opts is None:
-        return ReduceOp.SUM, None
-    op = getattr(opts, "reduceOp", opts)
-    kind = getattr(op, "op", op)
-    code = _REDUCE_OPS.get(kind)
-    if code is not None:
-        return code, None
-    if kind.name != "PREMUL_SUM":
-        raise UnsupportedError(f"the backend has no reduce operation {kind.name}")
-    state = op.__getstate__()
-    if not state:
-        raise UnsupportedError(f"torch {torch.__version__} does not tell the factor of PREMUL_SUM; multiply, and sum")
-    return ReduceOp.SUM, state[1]
-
-
-def _scaled(tensor: torch.Tensor, factor: Any) -> torch.Tensor:
-    return tensor if factor is None else tensor.detach() * factor
-
-
-def _tag(tag: int) -> int:
-    if not 0 <= tag < TAG:
-        raise InvalidError(f"the tag is {tag}; tags are 0 to 2**32 - 2")
-    return tag
+    if caller is None or caller.f_globals is not _GLOBALS_OF_TORCH:  # C++
+        return TorchWork(held, results, False, is_for_cpp=True)
+    if is_waited_for is None:
+        is_waited_for = caller.f_locals.get("async_op", caller.f_code.co_name != "send") is False
+    return TorchWork(held, results, is_waited_for)

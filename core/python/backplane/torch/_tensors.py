@@ -31,7 +31,7 @@ _NAMES = {
     "complex128": 16,
 }
 # Older versions of torch lack some of them.
-_DTYPES: dict[torch.dtype, int] = {getattr(torch, name): code for name, code in _NAMES.items() if hasattr(torch, name)}
+DTYPES: dict[torch.dtype, int] = {getattr(torch, name): code for name, code in _NAMES.items() if hasattr(torch, name)}
 
 
 class Tensors:
@@ -85,16 +85,27 @@ class Tensors:
         return ViewList(views[0].dtype, views[0].elements, buffers, views)
 
     def _view(self, tensor: torch.Tensor, is_written: bool) -> View:
-        code = _DTYPES.get(tensor.dtype)
+        code = DTYPES.get(tensor.dtype)
         if code is None or not tensor.is_cpu or tensor.layout is not torch.strided:
             _refuse(tensor)
-        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        if not is_dense(tensor):
             copy = tensor.detach().resolve_conj().resolve_neg().contiguous()
             if is_written:
                 self._copies.append((tensor, copy))
             tensor = copy
         self.kept.append(tensor)
         return View(code, ffi.cast("void*", tensor.data_ptr()), tensor.numel())  # type: ignore[arg-type]
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's memory, in this process, has its elements in order."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
 
 
 def _refuse(tensor: torch.Tensor) -> None:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import datetime
 import os
 import select
+import sys
 import threading
 import traceback
 from typing import Any, Callable
@@ -21,11 +23,16 @@ from backplane.torch._tensors import Tensors
 
 _Base: Any = _distributed_c10d.Work
 
-# torch (1.13, 2.6) forgets the Python side of a Work that only C++ holds, and then waits for ever. Those that
-# nobody has waited for are kept here.
-_MOST_KEPT = 256
 _STOP_LIMIT = 10.0  # s; for callbacks that still run when the program ends
-_kept: dict[int, TorchWork] = {}
+
+# Versions of torch below 2.8 forget the Python side of a Work that only C++ holds, whose `wait` then blocks for ever.
+# Those that C++ has not waited for are kept here. Of those that have ended, except the newest, only the outcome is.
+_FORGETS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8)
+_MOST_WHOLE = 256
+_MOST_EXAMINED = 2  # for each that is added, so that the older ones are examined again and again
+_REFERENCES = 2  # to an object that only a local variable and the argument of getrefcount refer to
+_whole: collections.OrderedDict[int, TorchWork] = collections.OrderedDict()  # the least recently examined first
+_outcomes: dict[int, TorchWork] = {}
 
 
 class TorchWork(_Base):  # type: ignore[misc]
@@ -34,7 +41,9 @@ class TorchWork(_Base):  # type: ignore[misc]
     If it `is_waited_for`, the operations are performed, and have ended when the Work is returned.
     """
 
-    def __init__(self, tensors: Tensors, results: list[torch.Tensor], is_waited_for: bool) -> None:
+    def __init__(
+        self, tensors: Tensors, results: list[torch.Tensor], is_waited_for: bool, is_for_cpp: bool = False
+    ) -> None:
         super().__init__()
         self._is_waited_for = is_waited_for
         self._parts: list[Work] = []
@@ -42,10 +51,9 @@ class TorchWork(_Base):  # type: ignore[misc]
         self._results = results
         self._lock = threading.Lock()
         self._future: Any = None
-        if not is_waited_for:
-            _kept[id(self)] = self
-            while len(_kept) > _MOST_KEPT:
-                _kept.pop(next(iter(_kept)), None)
+        self._error: BackplaneError | None = None  # of an operation of which only the outcome is kept
+        if is_for_cpp and _FORGETS:
+            _keep(self)
 
     def slot(self) -> Any:
         """Where the next operation is submitted; NULL: it is performed."""
@@ -64,7 +72,9 @@ class TorchWork(_Base):  # type: ignore[misc]
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         """Blocks until the operation has ended; raises its failure. `timeout` of 0 or less: the operation's own."""
-        _kept.pop(id(self), None)
+        _drop(self)
+        if self._error is not None:
+            raise self._error
         limit = timeout if timeout is not None and timeout > datetime.timedelta(0) else None
         for part in self._parts:
             part.wait(limit)
@@ -85,6 +95,8 @@ class TorchWork(_Base):  # type: ignore[misc]
 
     def exception(self) -> BackplaneError | None:
         """The failure of an operation that has ended, else None."""
+        if self._error is not None:
+            return self._error
         return next((error for error in (part.exception() for part in self._parts) if error is not None), None)
 
     def result(self) -> list[torch.Tensor]:
@@ -110,7 +122,7 @@ class TorchWork(_Base):  # type: ignore[misc]
                 self._future = ended.then(self._outcome)
         if is_new:
             self._watch(lambda: ended.set_result(None))
-        _kept.pop(id(self), None)
+        _drop(self)
         return self._future
 
     def _finish(self) -> None:
@@ -121,6 +133,12 @@ class TorchWork(_Base):  # type: ignore[misc]
     def _finish_quietly(self) -> None:
         if self.exception() is None:
             self._finish()
+
+    def _keep_outcome(self) -> None:
+        """Releases the tensors and the requests of an operation that has ended. A future of it has no tensors."""
+        self._finish_quietly()
+        self._error = self.exception()
+        self._parts, self._tensors, self._results = [], Tensors(), []
 
     def _outcome(self, _: object) -> list[torch.Tensor]:
         error = self.exception()
@@ -136,6 +154,37 @@ class TorchWork(_Base):  # type: ignore[misc]
                 _watcher().add(part, lambda: self._watch(ended))
                 return
         ended()
+
+
+class _Ended(TorchWork):
+    """The result of operations that have ended, and whose caller only waits."""
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        return True
+
+
+ENDED = _Ended(Tensors(), [], True)
+
+
+def _keep(work: TorchWork) -> None:
+    _whole[id(work)] = work
+    for _ in range(min(_MOST_EXAMINED, len(_whole) - _MOST_WHOLE)):
+        try:
+            key, oldest = _whole.popitem(last=False)
+        except KeyError:  # other threads were faster
+            return
+        # Python code that holds the Work may still ask for its results.
+        if oldest.is_completed() and sys.getrefcount(oldest) <= _REFERENCES:
+            oldest._keep_outcome()
+            _outcomes[key] = oldest
+        else:
+            _whole[key] = oldest
+
+
+def _drop(work: TorchWork) -> None:
+    if _FORGETS:
+        _whole.pop(id(work), None)
+        _outcomes.pop(id(work), None)
 
 
 class _Watcher:
@@ -196,7 +245,8 @@ def _watcher() -> _Watcher:
 def _forget() -> None:
     global _the_watcher, _watcher_lock
     _the_watcher, _watcher_lock = None, threading.Lock()  # the thread is the parent's
-    _kept.clear()
+    _whole.clear()
+    _outcomes.clear()
 
 
 os.register_at_fork(after_in_child=_forget)
