@@ -47,13 +47,15 @@ def check_contradictions(rank: int) -> None:
 
 def check_timeout(rank: int) -> None:
     """A rank that never comes is named."""
-    group = dist.new_group(timeout=datetime.timedelta(seconds=10))
+    group, barred = (dist.new_group(timeout=datetime.timedelta(seconds=10)) for _ in range(2))
     if rank == 0:
         error = raised(TimeoutError, dist.recv, torch.zeros(1), 1, group)
         assert "recv" in str(error), error
     if rank != 1:
         error = raised(TimeoutError, dist.all_reduce, torch.ones(3), group=group)
         assert "rank 1 (" in str(error) and "never entered all_reduce sum (f32 x 3)" in str(error), error
+        error = raised(TimeoutError, dist.barrier, barred)
+        assert "rank 1 (" in str(error) and "; the timeout of a group is " in str(error), error
 
 
 def main() -> None:
