@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -18,6 +19,19 @@ def test_backends_are_chosen_by_device(names: str) -> None:
     if ":" in names and torch.__version__ < "2":
         pytest.skip(f"torch {torch.__version__} has one backend for all devices")
     for rank, ended in enumerate(run_torch("torch_classes.py", 3, BACKPLANE_BACKEND="shm", BACKPLANE_TEST_GROUP=names)):
+        assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
+
+
+@pytest.mark.parametrize("what", ["split", "shrink", "reconfigure"])
+def test_members_change(what: str) -> None:
+    version = tuple(map(int, torch.__version__.split(".")[:2]))
+    if version < (2, 14):
+        pytest.skip(f"torch {torch.__version__} changes the members of groups of its own backends only")
+    ranks = run_torch("torch_membership.py", 4, what, BACKPLANE_BACKEND="shm")
+    if what != "split":
+        killed = ranks.pop()
+        assert killed.returncode == -signal.SIGKILL, killed.stdout
+    for rank, ended in enumerate(ranks):
         assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
 
 

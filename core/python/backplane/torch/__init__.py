@@ -16,8 +16,7 @@ import pathlib
 from dataclasses import dataclass
 from typing import Any
 
-import torch.distributed
-
+# Functions import torch, not this module: the import of torch calls the entry point, `autoload`, which must exist.
 __all__ = ["Options", "autoload", "dump_flight_recorder", "monitored_barrier"]
 
 
@@ -37,6 +36,8 @@ def monitored_barrier(
     TimedOutError with the first rank that has not, or, if it is to `wait_all_ranks`, all of them. The other ranks raise
     it at most a tenth of the timeout, or 0.1 s, later. The group remains usable. Not for several threads at a time.
     """
+    import torch.distributed
+
     from backplane.torch._operations import Operations
 
     chosen: Any = torch.distributed.group.WORLD if group is None else group
@@ -68,6 +69,8 @@ def dump_flight_recorder(directory: str | os.PathLike[str], prefix: str = "rank_
 
 def autoload() -> None:
     """Registers the backend. The entry point of torch; importing this module does the same."""
+    import torch.distributed
+
     if not torch.distributed.is_available() or hasattr(torch.distributed.Backend, "BACKPLANE"):
         return
     register: Any = torch.distributed.Backend.register_backend

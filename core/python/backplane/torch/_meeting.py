@@ -10,7 +10,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from backplane._errors import TimedOutError
+from backplane._errors import BackplaneError, PeerLostError, TimedOutError
 from backplane._ports import free_port
 
 _LOOPBACK = "127.0.0.1"
@@ -23,13 +23,21 @@ def meet(store: Any, rank: int, members: list[int], size: int, timeout: datetime
     again over the same store: the ranks count their arrivals, and each round has its own key.
     """
     key = "backplane/" + ",".join(map(str, members))
-    round_number = (store.add(f"{key}/arrived", 1) - 1) // size
-    address_key = f"{key}/{round_number}"
-    if rank == 0:
-        host = own_address(store)
-        address = f"tcp://{host}:{free_port(host)}"
-        store.set(address_key, address)
-        return address
+    try:
+        round_number = (store.add(f"{key}/arrived", 1) - 1) // size
+        address_key = f"{key}/{round_number}"
+        if rank == 0:
+            host = own_address(store)
+            address = f"tcp://{host}:{free_port(host)}"
+            store.set(address_key, address)
+            return address
+    except BackplaneError:
+        raise
+    except RuntimeError as error:
+        raise PeerLostError(
+            f"rank {rank} of a group of {size} cannot use torch's store: the process that serves it may have ended; "
+            f"start the ranks with torchrun, whose agent serves it ({error})"
+        ) from error
     try:
         store.wait([address_key], timeout)
     except RuntimeError as error:

@@ -33,14 +33,26 @@ _ALL_REDUCE = None if "timeout" in _CODE.co_names else _CODE  # no known version
 class Operations:
     """The operations of a group. torch calls them on lists of tensors and with objects of options."""
 
-    def attach(self, group: ProcessGroup, rank: int, size: int, timeout: datetime.timedelta) -> None:
-        """Called by the constructor, after that of torch's class."""
-        self.group = group  # the backplane.ProcessGroup: abort, trace, shrink
-        self._handle = group._handle
+    group: ProcessGroup  # abort, trace, shrink
+    _handle: Any
+
+    def attach(self, group: ProcessGroup | None, rank: int, size: int, timeout: datetime.timedelta) -> None:
+        """Called by the constructor, after that of torch's class. None: there is no group yet."""
+        if group is not None:
+            self.group = group
+            self._handle = group._handle
         self._size = size
         self._rank = rank
         self._timeout = timeout
         self._sequence = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("group", "_handle"):
+            raise InvalidError(
+                "the group has no peers yet, because it was made with enable_reconfigure; call "
+                "torch.distributed._reconfigure with the handles of all peers first"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     # ---- What torch asks about the group
 
@@ -71,7 +83,8 @@ class Operations:
         return self._sequence
 
     def shutdown(self) -> None:
-        self.group.destroy()
+        if "group" in vars(self):
+            self.group.destroy()
 
     def abort(self) -> None:
         self.group.abort()
