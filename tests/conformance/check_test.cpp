@@ -41,7 +41,8 @@ void expect_wrong_use(const std::vector<std::string>& arguments, const std::stri
 TEST(Check, PassesAGoodPlugin) {
   const Outcome outcome = quick({kSpecimen});
   EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
-  EXPECT_TRUE(outcome.out.starts_with("specimen 1.0.0 (" + kSpecimen + ") at 2 ranks: 1 passed, 0 failed"))
+  EXPECT_TRUE(outcome.out.starts_with("passed p2p.tag-match (")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "\nspecimen 1.0.0 (" + kSpecimen + ") at 2 ranks: 1 passed, 0 failed"))
       << outcome.out;
   EXPECT_EQ(outcome.err, "");  // no terminal, no progress
 }
@@ -58,6 +59,70 @@ TEST(Check, PrintsJson) {
   const auto json = nlohmann::json::parse(outcome.out);
   EXPECT_EQ(json["seed"], 11);
   EXPECT_EQ(json["results"][0]["name"], "tag-match");
+  EXPECT_TRUE(outcome.err.starts_with("passed p2p.tag-match (")) << outcome.err;
+}
+
+// The first case passes; the second one hangs in init until the signal.
+TEST(Check, WritesTheReportSoFarWhenItIsEnded) {
+  const ScopedDirectory directory;
+  for (const int signal : {SIGTERM, SIGINT}) {
+    for (const std::string format : {"text", "json"}) {
+      const std::string file = directory.file("report");
+      Command command({"check", misbehaving("inithangs"), "-n", "2", "--timeout-scale", "1000", "--filter",
+                       "load.opens", "--filter", "p2p.tag-match", "--format", format, "--output", file});
+      ASSERT_TRUE(eventually([&command] { return contains(command.err(), "passed load.opens"); })) << command.err();
+      command.signal(signal);
+      const Outcome outcome = command.wait();
+      EXPECT_EQ(outcome.code, 2);
+      EXPECT_TRUE(contains(outcome.err, "ended the check during p2p.tag-match; the report has the cases before"))
+          << outcome.err;
+      const std::string report = read_file(file);
+      if (format == "text") {
+        EXPECT_TRUE(contains(report, ": 1 passed, 0 failed, 0 skipped")) << report;
+        EXPECT_TRUE(contains(report, "could not be completed: it ended during p2p.tag-match, case 2 of 2")) << report;
+        continue;
+      }
+      const auto json = nlohmann::json::parse(report);
+      EXPECT_EQ(json["passed"], 1);
+      EXPECT_EQ(json["error"], "it ended during p2p.tag-match, case 2 of 2");
+    }
+  }
+}
+
+TEST(Check, TakesFiltersBeforeAndAfterTheFile) {
+  const auto names = [](const std::vector<std::string>& arguments) {
+    const auto json = nlohmann::json::parse(check(arguments).out);
+    std::vector<std::string> result;
+    for (const auto& each : json["results"]) result.push_back(each["name"]);
+    return result;
+  };
+  const std::vector<std::string> expected = {"tag-match", "any-tag"};
+  EXPECT_EQ(names({kSpecimen, "-n", "2", "--format", "json", "--filter", "p2p.tag-match", "--filter", "p2p.any-tag"}),
+            expected);
+  EXPECT_EQ(names({"--filter", "p2p.tag-match", "--filter", "p2p.any-tag", kSpecimen, "-n", "2", "--format", "json"}),
+            expected);
+}
+
+// Programs find a backend by the name of its file first.
+TEST(Check, NamesAFileWithAnotherNameThanItsBackend) {
+  const ScopedDirectory directory;
+  const std::string file = directory.file("backplane_other.so");
+  fs::copy_file(kSpecimen, file);
+  const Outcome outcome = quick({file});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "\nNote: the file backplane_other.so holds the backend specimen; ")) << outcome.out;
+  EXPECT_FALSE(contains(quick({kSpecimen}).out, "Note: "));
+}
+
+TEST(Check, StopsIfTheProbeRefuses) {
+  Setting setting;
+  setting.environment["SPECIMEN_MUTANT"] = "load.probe-harmless:2";
+  const Outcome outcome = check({kSpecimen, "-n", "2", "--filter", "p2p"}, setting);
+  EXPECT_EQ(outcome.code, 2) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "the probe of backend specimen refuses this machine: BP_UNSUPPORTED"))
+      << outcome.out;
+  EXPECT_FALSE(contains(outcome.out, "p2p.")) << outcome.out;
+  EXPECT_EQ(check({kSpecimen, "-n", "2", "--filter", "load.opens"}, setting).code, 0);
 }
 
 TEST(Check, WritesTheReportToAFile) {
@@ -103,6 +168,19 @@ TEST(CheckKnownFailures, FailIfTheyPass) {
   EXPECT_EQ(outcome.code, 1) << outcome.out << outcome.err;
   EXPECT_TRUE(contains(outcome.out, "the supervisor: expected the known failure: no longer")) << outcome.out;
   EXPECT_TRUE(contains(outcome.out, "the case passed; remove it from the known failures")) << outcome.out;
+  EXPECT_TRUE(contains(outcome.out, "reproduce: backplane check --expect-failures ")) << outcome.out;
+}
+
+// The report and the exit code agree, whatever the level of the case.
+TEST(CheckKnownFailures, FailIfTheyPassAtTheFullLevel) {
+  const ScopedDirectory directory;
+  const std::string file = directory.file("known");
+  std::ofstream(file) << "errors.names-the-operation: no longer\n";
+  const Outcome outcome =
+      check({kSpecimen, "-n", "2", "--filter", "errors.names-the-operation", "--expect-failures", file});
+  EXPECT_EQ(outcome.code, 1) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "FAILED errors.names-the-operation: ")) << outcome.out;
+  EXPECT_FALSE(contains(outcome.out, "(full level)")) << outcome.out;
 }
 
 TEST(CheckKnownFailures, MayPassIfIntermittent) {
@@ -150,7 +228,7 @@ TEST(CheckWrongUse, IsExplained) {
                    "--filter p2p.tag-mach: no such case; did you mean p2p.tag-match?");
   expect_wrong_use({kSpecimen, "-n", "0"}, "--ranks: Value 0 not in range 1 to 64");
   expect_wrong_use({kSpecimen, "-n", "65"}, "--ranks: Value 65 not in range 1 to 64");
-  expect_wrong_use({kSpecimen, "--level", "some"}, "--level: some not in {must,full}");
+  expect_wrong_use({kSpecimen, "--level", "some"}, "--level: some not in {must,full,thorough}");
   expect_wrong_use({kSpecimen, "--option", "port"}, "--option port: expected KEY=VALUE");
   expect_wrong_use({kSpecimen, "--option", "prot=1"}, "backend specimen has no option prot; it has address, port");
   expect_wrong_use({kSpecimen, "--backend", "other"}, "has no backend other; it has specimen");
@@ -185,14 +263,18 @@ TEST(Check, SkipsCasesThatNeedMoreRanks) {
   }
 }
 
-TEST(Check, SaysFirstWhyTheCoreRefusesAFile) {
+TEST(Check, SaysInOneLineThatAFileIsNoPlugin) {
   const ScopedDirectory directory;
   const std::string file = directory.file("backplane_text.so");
   std::ofstream(file) << "this is no plugin\n";
   const Outcome outcome = check({"-n", "2", "--filter", "load.opens", "--filter", "p2p", file});
   EXPECT_EQ(outcome.code, 1) << outcome.out << outcome.err;
   EXPECT_TRUE(outcome.out.starts_with("Backplane refuses this plugin: ")) << outcome.out;
-  EXPECT_FALSE(contains(outcome.out, "p2p.")) << outcome.out;
+  EXPECT_EQ(outcome.out.find('\n'), outcome.out.size() - 1) << outcome.out;
+  const Outcome json = check({"-n", "2", "--format", "json", file});
+  EXPECT_EQ(json.code, 1) << json.out << json.err;
+  EXPECT_TRUE(nlohmann::json::parse(json.out)["error"].get<std::string>().starts_with("Backplane refuses this plugin"))
+      << json.out;
 }
 
 struct Way {

@@ -103,6 +103,25 @@ TEST(ExitCode, IsThatOfTheMustLevel) {
   EXPECT_EQ(exit_code(report), 1);
   report.results[1].level = Level::kFull;
   EXPECT_EQ(exit_code(report), 0);
+  report.results[1].outdated = true;
+  EXPECT_EQ(exit_code(report), 1);
+  report.results[1].outdated = false;
+  report.results[1].level = Level::kThorough;
+  EXPECT_EQ(exit_code(report), 1);
+}
+
+TEST(ResultLine, HasVerdictTimeAndTheFirstFinding) {
+  const Report report = sample();
+  EXPECT_EQ(result_line(report.results[0]), "passed p2p.good (0.2 s)");
+  EXPECT_TRUE(result_line(report.results[1]).starts_with("FAILED p2p.bad (0.2 s): rank 2 got a<b>"));
+  EXPECT_TRUE(result_line(report.results[1]).ends_with(", expected 7"));
+  EXPECT_EQ(result_line(report.results[2]), "skipped p2p.left: needs any-source");
+}
+
+TEST(TextReport, HasNotes) {
+  Report report = sample();
+  report.notes = {"the file has\nanother name"};
+  EXPECT_TRUE(contains(to_text(report), "\nNote: the file has another name\n"));
 }
 
 // A known failure is in all formats, and is not counted as failed.

@@ -38,6 +38,10 @@ Examples:
   backplane new acme --language c++ --from wrap --directory src/acme
   backplane new acme --language rust)";
 
+// Ids of the plugins that Backplane brings, whether or not they are installed here.
+constexpr const char* kBundled[] = {"c10d", "chaos",         "gloo", "inproc",     "matching", "mpi",     "nccl",
+                                    "zmq",  "process_group", "shm",  "tensorpipe", "trace",    "validate"};
+
 struct NewSettings {
   std::string name;
   std::string language = "c++";
@@ -116,8 +120,14 @@ void check_name(const std::string& name) {
   if (name.front() == '-') {
     throw Failure(kWrongUse, fmt::format("'{}' begins with '-'; begin with a letter or a digit", name));
   }
-  if (name == "auto" || backend_registered(name)) {
-    throw Failure(kWrongUse, fmt::format("'{}' is the id of an installed backend; choose another", name));
+  if (name == "auto")
+    throw Failure(kWrongUse, "'auto' stands for the backend that Backplane chooses; choose another id");
+  const bool is_bundled = std::find(std::begin(kBundled), std::end(kBundled), name) != std::end(kBundled);
+  if (is_bundled || backend_registered(name)) {
+    throw Failure(kWrongUse,
+                  fmt::format("'{0}' is the id of {1} plugin: programs would find only one of backplane_{0}.so "
+                              "and that; choose another id",
+                              name, is_bundled ? "a bundled" : "an installed"));
   }
 }
 

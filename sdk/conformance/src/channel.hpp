@@ -13,7 +13,7 @@ namespace backplane::conformance {
 
 struct Record {
   enum Kind : uint32_t {
-    kFinding = 1,   // fields: expected, actual, step
+    kFinding = 1,   // fields: expected, actual, step, now()
     kFatal,         // the same, and the rank leaves the case
     kSkip,          // reason
     kCell,          // op, dtype, reduce_op, memory, 1 if the result was right, else 0

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <filesystem>
 #include <random>
+#include <string_view>
 
 #include "backplane/conformance/conformance.hpp"
 #include "child.hpp"
@@ -25,13 +27,14 @@ Result result_of(const Case& which) {
 }
 
 bool wanted(const Case& which, const Settings& settings) {
-  if (which.level == Level::kFull && settings.level == Level::kMust && settings.filters.empty()) return false;
-  if (settings.filters.empty()) return true;
+  if (settings.filters.empty()) return which.level <= settings.level;
   const std::string name = std::string(which.group) + "." + which.name;
   return std::any_of(settings.filters.begin(), settings.filters.end(), [&](const std::string& filter) {
     return filter == which.group || fnmatch(filter.c_str(), name.c_str(), 0) == 0;
   });
 }
+
+double seconds_since(Nanoseconds begin) { return static_cast<double>(now() - begin) / static_cast<double>(kSecond); }
 
 class Suite {
  public:
@@ -44,7 +47,6 @@ class Suite {
   }
 
   Report run() {
-    const Nanoseconds begin = now();
     if (settings_.ranks < 1 || settings_.ranks > kMostRanks) {
       report_.error = fmt::format("the number of ranks must be between 1 and {}", kMostRanks);
     } else if (subject_.path.empty() == (subject_.entry == nullptr)) {
@@ -55,7 +57,7 @@ class Suite {
       describe();
       run_cases();
     }
-    report_.seconds = static_cast<double>(now() - begin) / static_cast<double>(kSecond);
+    report_.seconds = seconds_since(begin_);
     return std::move(report_);
   }
 
@@ -88,6 +90,13 @@ class Suite {
     report_.backend = facts_.id;
     report_.version = facts_.version;
     for (const auto& [op, capability] : facts_.capabilities) add_cells(capability);
+    const std::string file = std::filesystem::path(subject_.path).filename();
+    if (!subject_.path.empty() && facts_.is_single && file != fmt::format("backplane_{}.so", facts_.id)) {
+      report_.notes.push_back(
+          fmt::format("the file {} holds the backend {}; programs look for {} in a file of the name "
+                      "backplane_{}.so",
+                      file, facts_.id, facts_.id, facts_.id));
+    }
   }
 
   void add_cells(const bp_capability& capability) {
@@ -109,11 +118,17 @@ class Suite {
     for (const Case& which : all_cases()) {
       if (wanted(which, settings_)) chosen.push_back(&which);
     }
-    if (chosen.empty()) report_.error = "no case has such a name";
+    const auto needs_probe = [](const Case* which) { return std::string_view(which->group) != "load"; };
+    if (chosen.empty()) {
+      report_.error = "no case has such a name";
+    } else if (!facts_.refusal.empty() && std::any_of(chosen.begin(), chosen.end(), needs_probe)) {
+      report_.error = fmt::format("the probe of backend {} refuses this machine: {}", facts_.id, facts_.refusal);
+    }
     for (size_t i = 0; i < chosen.size() && report_.error.empty(); ++i) {
-      tell({i, chosen.size(), nullptr, std::string(chosen[i]->group) + "." + chosen[i]->name});
+      tell({i, chosen.size(), nullptr, std::string(chosen[i]->group) + "." + chosen[i]->name, &report_});
       report_.results.push_back(run_one(*chosen[i]));
-      tell({i + 1, chosen.size(), &report_.results.back(), ""});
+      report_.seconds = seconds_since(begin_);
+      tell({i + 1, chosen.size(), &report_.results.back(), "", &report_});
     }
   }
 
@@ -131,7 +146,7 @@ class Suite {
       run_world(which, world, result);
       if (!result.findings.empty() || !result.reason.empty()) break;
     }
-    result.seconds = static_cast<double>(now() - begin) / static_cast<double>(kSecond);
+    result.seconds = seconds_since(begin);
     result.verdict = !result.findings.empty() ? Verdict::kFailed
                      : !result.reason.empty() ? Verdict::kSkipped
                                               : Verdict::kPassed;
@@ -149,6 +164,7 @@ class Suite {
     if (result.verdict == Verdict::kFailed) result.known = known->second.reason;
     if (result.verdict != Verdict::kPassed || known->second.is_intermittent) return;
     result.verdict = Verdict::kFailed;
+    result.outdated = true;
     result.findings.push_back({-1, fmt::format("the known failure: {}", known->second.reason),
                                "the case passed; remove it from the known failures", ""});
   }
@@ -178,6 +194,7 @@ class Suite {
 
   const Subject& subject_;
   const Settings& settings_;
+  const Nanoseconds begin_ = now();
   Facts facts_;
   Report report_;
 };
@@ -217,7 +234,8 @@ Report check(const Subject& subject, const Settings& settings) {
 int exit_code(const Report& report) {
   if (!report.error.empty()) return 2;
   const bool failed = std::any_of(report.results.begin(), report.results.end(), [](const Result& result) {
-    return result.level == Level::kMust && result.verdict == Verdict::kFailed && result.known.empty();
+    const bool counts = result.level != Level::kFull || result.outdated;
+    return counts && result.verdict == Verdict::kFailed && result.known.empty();
   });
   return failed ? 1 : 0;
 }

@@ -59,7 +59,7 @@ void reset_signals() {
 }
 
 [[noreturn]] void end(const Run& run, int32_t member, const std::string& expected, const std::string& actual) {
-  run.channel.send({Record::kFatal, member, {expected, actual, run.world->step(member)}});
+  run.channel.send({Record::kFatal, member, {expected, actual, run.world->step(member), std::to_string(now())}});
   run.world->break_barriers();
   _exit(0);
 }

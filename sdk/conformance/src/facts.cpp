@@ -21,6 +21,7 @@ void describe(Rank& rank) {
                 rank.id(),
                 {"backend", text_of(rank.plugin().vendor), text_of(backend.id), text_of(backend.version),
                  std::to_string(backend.flags)}});
+  if (rank.plugin().backend_count == 1) channel.send({Record::kFacts, rank.id(), {"single", "", "", "", ""}});
   for (uint32_t i = 0; i < backend.capability_count; ++i) {
     const bp_capability& capability = *backend.capabilities[i];
     channel.send({Record::kFacts,
@@ -28,6 +29,13 @@ void describe(Rank& rank) {
                   {"capability", std::to_string(capability.op), std::to_string(capability.dtypes),
                    std::to_string(capability.reduce_ops), std::to_string(capability.memory)}});
   }
+  if (backend.probe == nullptr) return;
+  rank.step("in probe");
+  Host host(rank.world(), "probe", [](uint32_t, const char*) {});
+  Outcome outcome;
+  outcome.status = backend.probe(&backend, host.table(), &outcome.error);
+  if (outcome.status != BP_UNSUPPORTED) return;
+  channel.send({Record::kFacts, rank.id(), {"refusal", outcome.text(), "", "", ""}});
 }
 
 struct Flag {
@@ -51,6 +59,10 @@ void Facts::add(const std::vector<std::string>& fields) {
     id = fields[2];
     version = fields[3];
     flags = static_cast<uint32_t>(number(fields[4]));
+  } else if (fields[0] == "single") {
+    is_single = true;
+  } else if (fields[0] == "refusal") {
+    refusal = fields[1];
   } else {
     const auto op = static_cast<uint32_t>(number(fields[1]));
     capabilities[op] = {sizeof(bp_capability), op, number(fields[2]), number(fields[3]), number(fields[4])};
@@ -62,7 +74,8 @@ const Case& describing() {
                              .name = "describe",
                              .about = "the descriptor can be read",
                              .needs = {.ops = 0},
-                             .body = describe};
+                             .body = describe,
+                             .deadline = 10 * kSecond};
   return which;
 }
 

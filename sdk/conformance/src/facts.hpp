@@ -18,6 +18,8 @@ struct Facts {
   std::string id;
   std::string version;
   uint32_t flags = 0;
+  bool is_single = false;                          // the plugin has no other backend
+  std::string refusal;                             // why the backend's probe says BP_UNSUPPORTED; empty if it does not
   std::map<uint32_t, bp_capability> capabilities;  // by op
 
   uint64_t ops() const;

@@ -31,7 +31,7 @@ const bp_capability* Rank::capability(uint32_t op) const {
 }
 
 void Rank::record(Record::Kind kind, const std::string& expected, const std::string& actual) {
-  run_.channel.send({kind, id_, {expected, actual, world().step(id_)}});
+  run_.channel.send({kind, id_, {expected, actual, world().step(id_), std::to_string(now())}});
 }
 
 bool Rank::check(bool condition, const std::string& expected, const std::string& actual) {

@@ -26,6 +26,7 @@ Json of(const Result& result) {
                  {"verdict", verdict_name(result.verdict)}};
   if (result.verdict == Verdict::kSkipped) object["reason"] = harmless(result.reason);
   if (!result.known.empty()) object["known"] = harmless(result.known);
+  if (result.outdated) object["outdated"] = true;
   for (const Finding& finding : result.findings) object["findings"].push_back(of(finding));
   if (!result.output.empty()) object["output"] = harmless(result.output);
   object["seconds"] = result.seconds;
@@ -54,6 +55,7 @@ std::string to_json(const Report& report) {
                  {"level", level_name(report.level)},
                  {"seed", report.seed},
                  {"seconds", report.seconds},
+                 {"notes", Json::array()},
                  {"error", harmless(report.error)},
                  {"passed", passed},
                  {"failed", failed},
@@ -61,6 +63,7 @@ std::string to_json(const Report& report) {
                  {"skipped", skipped},
                  {"results", Json::array()},
                  {"matrix", Json::array()}};
+  for (const std::string& note : report.notes) object["notes"].push_back(harmless(note));
   for (const Result& result : report.results) object["results"].push_back(of(result));
   for (const Cell& cell : report.matrix) object["matrix"].push_back(of(cell));
   return object.dump(2) + "\n";

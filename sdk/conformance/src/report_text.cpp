@@ -54,12 +54,13 @@ class Text {
     if (!report_.error.empty()) {
       line("{}{}", coloured("31", "The check itself could not be completed: "), one_line(report_.error));
     }
+    for (const std::string& note : report_.notes) line("Note: {}", one_line(note));
   }
 
   void failure(const Result& result) {
     line("");
     line("{} {}{}: {}", coloured("31", "FAILED"), full_name(result),
-         result.level == Level::kFull ? " (full level)" : "", one_line(result.about));
+         result.level == Level::kFull && !result.outdated ? " (full level)" : "", one_line(result.about));
     for (const Finding& finding : result.findings) {
       const std::string who = finding.rank < 0 ? "the supervisor" : fmt::format("rank {}", finding.rank);
       if (!finding.expected.empty()) line("{}{}: expected {}", kIndent, who, one_line(finding.expected));
@@ -165,6 +166,21 @@ class Text {
 }  // namespace
 
 std::string to_text(const Report& report, bool colour) { return Text(report, colour).write(); }
+
+std::string result_line(const Result& result) {
+  const std::string word = !result.known.empty()                ? "known"
+                           : result.verdict == Verdict::kFailed ? "FAILED"
+                                                                : verdict_name(result.verdict);
+  std::string text = fmt::format("{} {}", word, full_name(result));
+  if (result.verdict == Verdict::kSkipped) return text + ": " + one_line(result.reason);
+  text += fmt::format(" ({} s)", decimal(result.seconds, 1));
+  if (!result.known.empty()) return text + ": " + one_line(result.known);
+  if (result.findings.empty()) return text;
+  const Finding& first = result.findings.front();
+  text += first.rank < 0 ? ": got " : fmt::format(": rank {} got ", first.rank);
+  text += one_line(first.actual);
+  return first.expected.empty() ? text : fmt::format("{}, expected {}", text, one_line(first.expected));
+}
 
 std::string progress_line(const Progress& progress) {
   const std::string total = std::to_string(progress.total);

@@ -20,7 +20,17 @@ bool harmful(std::string_view character) {
 
 }  // namespace
 
-const char* level_name(Level level) { return level == Level::kMust ? "must" : "full"; }
+const char* level_name(Level level) {
+  switch (level) {
+    case Level::kMust:
+      return "must";
+    case Level::kFull:
+      return "full";
+    case Level::kThorough:
+      break;
+  }
+  return "thorough";
+}
 
 const char* verdict_name(Verdict verdict) {
   switch (verdict) {

@@ -12,7 +12,7 @@
 
 namespace backplane::conformance {
 
-const char* level_name(Level level);        // "must", "full"
+const char* level_name(Level level);        // "must", "full", "thorough"
 const char* verdict_name(Verdict verdict);  // "passed", "failed", "skipped"
 
 // "p2p.tag-match"

@@ -4,7 +4,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +16,7 @@
 #include "backplane/base/pmi_server.hpp"
 #include "backplane/base/pmix_server.hpp"
 #include "backplane/base/subprocess.hpp"
+#include "causes.hpp"
 #include "child.hpp"
 #include "namespaces.hpp"
 
@@ -66,6 +66,7 @@ class Supervisor {
       deadline_ = now() + scaled(case_.deadline);
       while (!over()) turn();
       end_all();
+      outcomes_.findings = causes(std::move(findings_));
     }
     return std::move(outcomes_);
   }
@@ -235,9 +236,8 @@ class Supervisor {
     for (const Child& child : children_) {
       if (child.reaped || child.done == child.members.size()) continue;
       for (const int32_t member : child.members) {
-        outcomes_.findings.push_back({member,
-                                      fmt::format("the case ends within {} s", scaled(case_.deadline) / kSecond),
-                                      "it was still running", world_->step(member)});
+        add_finding(member, fmt::format("the case ends within {} s", scaled(case_.deadline) / kSecond),
+                    "it was still running", world_->step(member));
       }
     }
   }
@@ -256,20 +256,22 @@ class Supervisor {
 
   void keep_output(std::string_view text) {
     outcomes_.output += text.substr(0, kOutputKept - std::min(kOutputKept, outcomes_.output.size()));
-    if (reported_by_sanitizer_ || !has_report(text)) return;
+    if (reported_by_sanitizer_ || !has_sanitizer_report(text)) return;
     reported_by_sanitizer_ = true;
-    outcomes_.findings.push_back({-1, "no report of a sanitizer", std::string(text.substr(0, 600)), ""});
+    add_finding(-1, "no report of a sanitizer", std::string(text.substr(0, 600)), "");
   }
 
-  static bool has_report(std::string_view text) {
-    constexpr std::array<std::string_view, 4> kSigns = {"WARNING: ThreadSanitizer", "ERROR: AddressSanitizer",
-                                                        "ERROR: LeakSanitizer", "runtime error:"};
-    return std::any_of(kSigns.begin(), kSigns.end(),
-                       [text](std::string_view sign) { return text.find(sign) != std::string_view::npos; });
+  void add_finding(int32_t member, const std::string& expected, const std::string& actual, const std::string& step,
+                   Nanoseconds at = now(), bool is_last = false) {
+    findings_.push_back({{member, expected, actual, step}, at, is_last});
   }
 
   static std::string field(const Record& record, size_t i) {
     return i < record.fields.size() ? record.fields[i] : std::string();
+  }
+  static Nanoseconds time_of(const Record& record) {  // a record that was too long has lost its last field
+    const std::string at = field(record, 3);
+    return at.empty() ? now() : std::strtoll(at.c_str(), nullptr, 10);
   }
   static uint32_t number(const Record& record, size_t i) {
     return static_cast<uint32_t>(std::strtoul(field(record, i).c_str(), nullptr, 10));
@@ -278,11 +280,10 @@ class Supervisor {
   void take(Child& child, const Record& record) {
     switch (record.kind) {
       case Record::kFinding:
-        outcomes_.findings.push_back({record.member, field(record, 0), field(record, 1), field(record, 2)});
-        break;
       case Record::kFatal:
-        outcomes_.findings.push_back({record.member, field(record, 0), field(record, 1), field(record, 2)});
-        begin_grace();
+        add_finding(record.member, field(record, 0), field(record, 1), field(record, 2), time_of(record),
+                    record.kind == Record::kFatal);
+        if (record.kind == Record::kFatal) begin_grace();
         break;
       case Record::kSkip:
         outcomes_.skips.push_back(field(record, 0));
@@ -358,8 +359,9 @@ class Supervisor {
     const std::string how = WIFSIGNALED(status) ? "it died of " + base::signal_name(WTERMSIG(status))
                                                 : fmt::format("it ended with exit code {}", WEXITSTATUS(status));
     const int32_t member = child.members.size() == 1 ? child.members.front() : -1;
-    outcomes_.findings.push_back(
-        {member, "the process lives until the case is over", how, world_->step(child.members.front())});
+    // If it is the first to end, the others may have noticed that before.
+    add_finding(member, "the process lives until the case is over", how, world_->step(child.members.front()),
+                grace_until_ == INT64_MAX ? 0 : now(), true);
   }
 
   void kill_child(Child& child) {
@@ -384,6 +386,7 @@ class Supervisor {
   std::vector<ptrdiff_t> frozen_;  // indices of children that are stopped indefinitely
   Nanoseconds deadline_ = 0;
   Nanoseconds grace_until_ = INT64_MAX;
+  std::vector<FindingInTime> findings_;
   bool reported_by_sanitizer_ = false;
   Outcomes outcomes_;
 };

@@ -7,18 +7,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
-#include <functional>
 #include <map>
 #include <memory>
 
 #include "check/filters.hpp"
 #include "check/known_failures.hpp"
 #include "check/subject.hpp"
+#include "check/suite.hpp"
 #include "commands.hpp"
 #include "common/failure.hpp"
-#include "common/subprocess.hpp"
 #include "common/table.hpp"
 #include "run/pmix.hpp"
 #include "run/rank_environment.hpp"
@@ -38,8 +36,11 @@ A line is 'CASE: REASON', or 'CASE (intermittent): REASON' if the case may also 
 comment. The report lists their failures as "known:" and the exit code ignores them. A listed case that passes fails,
 unless it is intermittent.
 
-Exit codes: 0 all rules hold; 1 a rule is broken, or Backplane refuses the plugin; 2 wrong use, or the check
-itself failed.
+A line per case is printed as soon as the case has ended, to stdout before a text report, else to stderr. If SIGINT,
+SIGTERM or SIGHUP ends the check, the report has the cases before.
+
+Exit codes: 0 all rules hold; 1 a rule is broken, or Backplane refuses the plugin; 2 wrong use, the backend's probe
+refuses this machine, or the check was ended early or failed itself. Failures of the level full do not count.
 
 Examples:
   backplane check ./backplane_acme.so -n 4
@@ -61,6 +62,7 @@ struct CheckSettings {
   std::vector<std::string> options;
   std::string expected_failures;
   std::string buffers = "host";
+  bool thorough = false;
   bool list = false;
 };
 
@@ -84,6 +86,9 @@ std::string reproduction(const CheckSettings& settings) {
   if (!settings.backend.empty()) command += " --backend " + shell_quoted(settings.backend);
   for (const std::string& option : settings.options) command += " --option " + shell_quoted(option);
   if (settings.buffers != "host") command += " --buffers " + settings.buffers;
+  if (!settings.expected_failures.empty()) {
+    command += " --expect-failures " + shell_quoted(settings.expected_failures);
+  }
   if (settings.timeout_scale != 1) command += fmt::format(" --timeout-scale {:g}", settings.timeout_scale);
   return command;
 }
@@ -95,33 +100,10 @@ std::string formatted(const Report& report, const std::string& format, bool colo
   return conformance::to_text(report, colour);
 }
 
-bool on_terminal(FILE* stream) { return ::isatty(::fileno(stream)) != 0; }
-
 bool wants_colour() {
   const char* no_colour = std::getenv("NO_COLOR");
-  return on_terminal(stdout) && (no_colour == nullptr || *no_colour == '\0');
+  return ::isatty(STDOUT_FILENO) != 0 && (no_colour == nullptr || *no_colour == '\0');
 }
-
-// A line on a terminal that is overwritten. Writes nothing if stderr is not a terminal.
-class ProgressLine {
- public:
-  void show(const std::string& text) {
-    if (!terminal_) return;
-    fmt::print(stderr, "\r{}\x1b[K", printable(text));
-    std::fflush(stderr);
-    shown_ = true;
-  }
-  void clear() {
-    if (!shown_) return;
-    fmt::print(stderr, "\r\x1b[K");
-    std::fflush(stderr);
-    shown_ = false;
-  }
-
- private:
-  const bool terminal_ = on_terminal(stderr);
-  bool shown_ = false;
-};
 
 void write_report(const std::string& path, const std::string& text) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "we"), std::fclose);
@@ -145,42 +127,35 @@ std::vector<std::string> loading_only(const std::vector<std::string>& names) {
   return result;
 }
 
-struct Suite {
-  int exit_code;
-  std::string report;
-};
+std::string refusal_line(const FoundSubject& found) {
+  return fmt::format("Backplane refuses this plugin: {}\n", printable(found.refusal));
+}
 
-// Runs the suite in a child process, which the plugin may damage. Throws Failure if that process ended early.
-Suite run_suite(const conformance::Subject& subject, conformance::Settings settings,
-                const std::function<std::string(const Report&)>& write) {
-  constexpr std::chrono::minutes kSilence(10);  // longer than any case may take
-  const auto body = [&subject, &settings, &write](const WriteLine& write_line) {
-    settings.on_progress = [&write_line](const conformance::Progress& progress) {
-      if (progress.last == nullptr) write_line(conformance::progress_line(progress));
-    };
-    const Report report = conformance::check(subject, settings);
-    return std::to_string(conformance::exit_code(report)) + " " + write(report);
-  };
-  ProgressLine progress;
-  std::string running = "before the first case";
-  const auto show = [&progress, &running](const std::string& line) {
-    running = "during " + line.substr(line.rfind(' ') + 1);
-    progress.show(line);
-  };
-  const std::chrono::duration<double> silence = kSilence * std::max(1.0, settings.timeout_scale);
-  const SubprocessResult child =
-      run_subprocess(body, show, std::chrono::duration_cast<std::chrono::nanoseconds>(silence));
-  progress.clear();
-  if (!child.complete) {
-    throw Failure(kFailed, fmt::format("the process that ran the check {} {}; unless it was ended from outside, the "
-                                       "plugin did that: it must not signal other processes",
-                                       child.error, running));
+void put_report(const CheckSettings& settings, const std::string& report) {
+  if (settings.output.empty()) {
+    print(report);
+  } else {
+    write_report(settings.output, report);
   }
-  return {std::atoi(child.result.c_str()), child.result.substr(child.result.find(' ') + 1)};
+}
+
+// The refusal as the whole report. Returns the exit code.
+int report_refusal(const CheckSettings& settings, const FoundSubject& found) {
+  if (settings.format == "text") {
+    put_report(settings, refusal_line(found));
+  } else {
+    Report report;
+    report.subject = found.subject.path;
+    report.backend = found.subject.backend;
+    report.ranks = settings.ranks;
+    report.error = "Backplane refuses this plugin: " + found.refusal;
+    put_report(settings, formatted(report, settings.format, false));
+  }
+  return kFailed;
 }
 
 int check(const CheckSettings& settings) {
-  const Level level = settings.level == "full" ? Level::kFull : Level::kMust;
+  const Level level = settings.thorough ? Level::kThorough : level_of(settings.level);
   conformance::Settings suite;
   suite.ranks = settings.ranks;
   suite.level = level;
@@ -198,25 +173,19 @@ int check(const CheckSettings& settings) {
       find_subject(settings.subject, settings.backend, key_values(settings.options), settings.timeout_scale);
   if (!settings.output.empty()) write_report(settings.output, "");  // reports an unwritable file before the check
   if (!found.refusal.empty()) {
-    const std::string verdict = fmt::format("Backplane refuses this plugin: {}\n", printable(found.refusal));
-    // The other formats have no field for it.
-    if (settings.format == "text" && settings.output.empty()) {
-      print(verdict);
-    } else {
-      fmt::print(stderr, "{}", verdict);
-    }
     suite.filters = loading_only(suite.filters);
-    if (suite.filters.empty()) return kFailed;
+    if (!found.may_load || suite.filters.empty()) return report_refusal(settings, found);
+    FILE* const stream = settings.format == "text" && settings.output.empty() ? stdout : stderr;
+    fmt::print(stream, "{}", refusal_line(found));
+    std::fflush(stream);
   }
   const bool colour = settings.output.empty() && wants_colour();
-  const Suite done = run_suite(found.subject, suite, [&settings, colour](const Report& report) {
+  FILE* const stream = settings.output.empty() && settings.format == "text" ? stdout : stderr;
+  const FinishedSuite done = run_suite(found.subject, suite, stream, [&settings, colour](const Report& report) {
     return formatted(report, settings.format, colour);
   });
-  if (settings.output.empty()) {
-    print(done.report);
-  } else {
-    write_report(settings.output, done.report);
-  }
+  put_report(settings, done.report);
+  if (!done.trouble.empty()) throw Failure(done.exit_code, done.trouble);
   return found.refusal.empty() ? done.exit_code : std::max(done.exit_code, kFailed);
 }
 
@@ -233,9 +202,10 @@ void add_check(CLI::App& app, int& exit_code) {
   command->add_option("-n,--ranks", settings->ranks, "Ranks, 1 to 64")->option_text("N (4)")->check(CLI::Range(1, 64));
   command
       ->add_option("--level", settings->level,
-                   "must: the rules; full: also cases that are slow, large or about quality")
+                   "must: the rules; full: also cases that are slow, large or about quality; thorough: all cases")
       ->option_text("LEVEL (must)")
-      ->check(CLI::IsMember({"must", "full"}));
+      ->check(CLI::IsMember({"must", "full", "thorough"}));
+  command->add_flag("--thorough", settings->thorough, "The same as --level thorough: all cases, up to ten minutes");
   command
       ->add_option("--filter", settings->filters,
                    "Run these alone: a group, a case, or a pattern with * and ?; repeatable")

@@ -49,7 +49,7 @@ std::string nearest(const std::string& filter, const std::vector<Result>& cases)
 std::vector<std::string> chosen_cases(const std::vector<std::string>& filters, Level level) {
   const std::vector<Result> cases = conformance::cases();
   std::vector<bool> chosen(cases.size(), false);
-  const auto at_level = [level](const Result& which) { return level == Level::kFull || which.level == Level::kMust; };
+  const auto at_level = [level](const Result& which) { return which.level <= level; };
   if (filters.empty()) std::transform(cases.begin(), cases.end(), chosen.begin(), at_level);
   for (const std::string& filter : filters) {
     bool known = false;
@@ -67,8 +67,9 @@ std::vector<std::string> chosen_cases(const std::vector<std::string>& filters, L
                                 printable(filter), nearest(filter, cases)));
     }
     if (!any) {
-      throw Failure(kWrongUse, fmt::format("--filter {}: all matching cases belong to the full level; add --level full",
-                                           printable(filter)));
+      throw Failure(kWrongUse,
+                    fmt::format("--filter {}: all matching cases belong to a higher level; add --level thorough",
+                                printable(filter)));
     }
   }
   std::vector<std::string> names;
@@ -86,10 +87,18 @@ std::string nearest_case(const std::string& name) {
   return name_of(*std::min_element(cases.begin(), cases.end(), by_distance));
 }
 
+const char* level_word(Level level) {
+  return level == Level::kMust ? "must" : (level == Level::kFull ? "full" : "thorough");
+}
+
+Level level_of(const std::string& word) {
+  return word == "must" ? Level::kMust : (word == "full" ? Level::kFull : Level::kThorough);
+}
+
 std::string case_table() {
   Table table({"CASE", "LEVEL", "RULE"});
   for (const Result& which : conformance::cases()) {
-    table.add({name_of(which), which.level == Level::kMust ? "must" : "full", which.about});
+    table.add({name_of(which), level_word(which.level), which.about});
   }
   return table.text();
 }

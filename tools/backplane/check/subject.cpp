@@ -102,11 +102,13 @@ FoundSubject file_subject(const std::string& path, const std::string& backend,
   const QueryReply reply = query_subprocess(kFile, found.subject.path, timeout_scale);
   if (reply.status != BP_OK) {
     found.refusal = reply.text;
+    found.may_load = reply.status == BP_INTERNAL;
     return found;
   }
   const Json backends = Json::parse(reply.text, nullptr, false);
   if (!backends.is_array() || backends.empty()) {
     found.refusal = "its description is malformed";
+    found.may_load = true;
     return found;
   }
   const Json& chosen = backend_of(backends, backend, path);
@@ -157,6 +159,7 @@ FoundSubject named_subject(const std::string& name, const std::string& backend,
     if (found.subject.path.empty()) throw Failure(kWrongUse, printable(reply.text));
     found.subject.backend = name;
     found.refusal = reply.text;
+    found.may_load = reply.status == BP_INTERNAL;
     return found;
   }
   const Json info = Json::parse(reply.text);

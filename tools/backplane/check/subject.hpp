@@ -12,7 +12,8 @@ namespace backplane::tool {
 
 struct FoundSubject {
   conformance::Subject subject;
-  std::string refusal;  // why the core refuses this plugin; empty if it does not
+  std::string refusal;    // why the core refuses this plugin; empty if it does not
+  bool may_load = false;  // a refused plugin can perhaps be loaded, so the cases about loading can say more
 };
 
 // `what` is a path if it has a slash or ends in .so, else the id of a registered backend. `backend` chooses one of

@@ -72,7 +72,7 @@ std::string describe_end(int status) {
 
 SubprocessResult run_subprocess(const std::function<std::string(const WriteLine& write_line)>& body,
                                 const std::function<void(const std::string& line)>& on_line,
-                                std::chrono::nanoseconds silence) {
+                                std::chrono::nanoseconds silence, const std::function<bool()>& stopped) {
   base::Pipe pipe = make_pipe();
   base::Subprocess child = base::Subprocess::fork([&body, &pipe] {
     pipe.read.reset();
@@ -91,6 +91,7 @@ SubprocessResult run_subprocess(const std::function<std::string(const WriteLine&
     if (silent.passed()) {
       return {false, {}, fmt::format("wrote nothing for {} s", std::chrono::duration<double>(silence).count())};
     }
+    if (stopped && stopped()) return {false, {}, "was stopped"};
     child.signal(SIGCONT);  // plugin code may have stopped it
   }
   const int status = *child.wait();

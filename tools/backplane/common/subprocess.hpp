@@ -21,10 +21,10 @@ struct SubprocessResult {
 using WriteLine = std::function<void(const std::string& line)>;
 
 // Runs `body` in a child process with its own session and passes the lines that it writes to `on_line` (may be empty).
-// Call it while the process has one thread. The child is killed if it writes nothing for `silence`, and when this
-// process ends. A stopped child is continued.
+// Call it while the process has one thread. The child is killed if it writes nothing for `silence`, once `stopped` (may
+// be empty; asked at least every 100 ms) returns true, and when this process ends. A stopped child is continued.
 SubprocessResult run_subprocess(const std::function<std::string(const WriteLine& write_line)>& body,
                                 const std::function<void(const std::string& line)>& on_line,
-                                std::chrono::nanoseconds silence);
+                                std::chrono::nanoseconds silence, const std::function<bool()>& stopped = {});
 
 }  // namespace backplane::tool

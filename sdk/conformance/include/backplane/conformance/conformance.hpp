@@ -32,9 +32,11 @@ struct Subject {
   std::map<std::string, std::string> options = {};  // backend options; they replace the schema's defaults
 };
 
+// Each level includes those before it.
 enum class Level {
-  kMust,  // every backend
-  kFull   // slow and large cases, and cases about quality, in addition
+  kMust,     // every backend, in a minute
+  kFull,     // slow and large cases, and cases about quality, which affect no exit code
+  kThorough  // rules for every backend whose cases take long: up to ten minutes
 };
 
 enum class Verdict { kPassed, kFailed, kSkipped };
@@ -59,8 +61,9 @@ struct Result {
   std::string about;  // the rule that the case checks, in one line
   Level level = Level::kMust;
   Verdict verdict = Verdict::kSkipped;
-  std::string reason;  // why it was skipped
-  std::string known;   // why it was expected to fail, if it has failed as expected; else empty
+  std::string reason;     // why it was skipped
+  std::string known;      // why it was expected to fail, if it has failed as expected; else empty
+  bool outdated = false;  // it passed, and Settings::known_failures lists it: the verdict is kFailed
   std::vector<Finding> findings;
   std::string output;  // of the ranks and their logs, if the case failed; at most 4 KiB
   double seconds = 0;
@@ -87,15 +90,18 @@ struct Report {
   uint64_t seed = 0;
   std::vector<Result> results;  // in the order of cases()
   std::vector<Cell> matrix;
-  std::string error;  // why the check could not be run (no such file, ranks out of range, no process); else empty
+  std::vector<std::string> notes;  // remarks that affect no verdict, one sentence each
+  // Why the check could not be run or completed (no such file, the backend's probe refuses, no process); else empty.
+  std::string error;
   double seconds = 0;
 };
 
 struct Progress {
   size_t done = 0;  // number of cases that have ended
   size_t total = 0;
-  const Result* last = nullptr;  // of the case that has just ended; null when `running` begins
-  std::string running;           // "p2p.tag-match"
+  const Result* last = nullptr;    // of the case that has just ended; null when `running` begins
+  std::string running;             // "p2p.tag-match"
+  const Report* so_far = nullptr;  // the report without the cases to come; valid during the call
 };
 
 struct Settings {
@@ -129,9 +135,10 @@ std::string to_tap(const Report& report);    // version 13
 std::string to_junit(const Report& report);  // JUnit XML
 std::string to_json(const Report& report);
 std::string progress_line(const Progress& progress);  // "[ 12/110] p2p.tag-match"
+std::string result_line(const Result& result);        // "FAILED p2p.tag-match (0.1 s): rank 2 got 7, expected 8"
 
-// 0: every case of level MUST that ran has passed, or failed as expected; 1: one has failed otherwise; 2: Report::error
-// is set, there is no verdict.
+// 0: every case of the levels kMust and kThorough that ran has passed, or failed as expected, and no known failure is
+// outdated; 1: otherwise; 2: Report::error is set, there is no verdict.
 int exit_code(const Report& report);
 
 }  // namespace backplane::conformance
