@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // mutants_test SPECIMEN LOAD_MUTANTS GROUP [CASE]: checks that each case catches its mutants.
+// mutants_test SPECIMEN LOAD_MUTANTS thorough: the same for the cases of the level thorough, of all groups.
 // mutants_test SPECIMEN LOAD_MUTANTS variants [GROUP]: checks that no case fails with the specimen's variants.
 //
 // SPECIMEN is the plugin, LOAD_MUTANTS a folder of plugins named after the case that must catch them ("load.opens.so",
-// "load.opens-2.so"). The plain specimen must pass every case of the group; each case of the MUST level needs a mutant,
-// and fails it. Exit status 0: all of that holds.
+// "load.opens-2.so"). The plain specimen must pass every case of the group; each case of the levels must and thorough
+// needs a mutant, and fails it. Exit status 0: all of that holds.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kThorough = "thorough";  // a group of cases by level
 constexpr int32_t kFewRanks = 3;
 constexpr int32_t kManyRanks = 4;  // what some cases need
 
@@ -112,7 +114,9 @@ class Hunt {
 
   int go() {
     for (const Result& each : cases()) {
-      if (each.group != group_ || (!only_.empty() && each.name != only_)) continue;
+      const bool is_thorough = each.level == Level::kThorough;
+      if (is_thorough != (group_ == kThorough) || (!is_thorough && each.group != group_)) continue;
+      if (!only_.empty() && each.name != only_) continue;
       hunt(each);
     }
     for (const Candidate& each : candidates_) {
@@ -140,7 +144,7 @@ class Hunt {
       if (stem(each.name) == name) mine.push_back(&each);
     }
     if (mine.empty()) {
-      if (which.level == Level::kMust) fail(name + " has no mutant");
+      if (which.level != Level::kFull) fail(name + " has no mutant");
       return;
     }
     ::unsetenv("SPECIMEN_MUTANT");

@@ -17,10 +17,11 @@ std::string_view chosen_mutant() { return chosen == nullptr ? std::string_view()
 
 std::vector<Mutant> all_mutants() {
   std::vector<Mutant> all;
-  for (const auto group : {load_mutants,        options_mutants, init_mutants,    p2p_mutants,    collectives_mutants,
-                           order_mutants,       async_mutants,   groups_mutants,  time_mutants,   abort_mutants,
-                           death_mutants,       hygiene_mutants, hostile_mutants, errors_mutants, process_mutants,
-                           determinism_mutants, memory_mutants,  device_mutants,  probe_mutants,  variants}) {
+  for (const auto group :
+       {load_mutants,    options_mutants, init_mutants,    p2p_mutants,         collectives_mutants, order_mutants,
+        async_mutants,   groups_mutants,  time_mutants,    abort_mutants,       death_mutants,       hygiene_mutants,
+        hostile_mutants, errors_mutants,  process_mutants, determinism_mutants, memory_mutants,      device_mutants,
+        probe_mutants,   scale_mutants,   variants}) {
     if (group == nullptr) continue;
     const std::vector<Mutant> mutants = group();
     all.insert(all.end(), mutants.begin(), mutants.end());

@@ -65,6 +65,7 @@ std::vector<Mutant> all_mutants();
 [[gnu::weak]] std::vector<Mutant> memory_mutants();
 [[gnu::weak]] std::vector<Mutant> device_mutants();
 [[gnu::weak]] std::vector<Mutant> probe_mutants();
+[[gnu::weak]] std::vector<Mutant> scale_mutants();  // of several groups
 // Correct backends of other kinds, whose names are no cases.
 [[gnu::weak]] std::vector<Mutant> variants();
 

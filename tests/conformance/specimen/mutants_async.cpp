@@ -46,6 +46,34 @@ int32_t short_waits_are_fatal(void* self, bp_work* work, int64_t timeout_ns, bp_
   return status;
 }
 
+std::map<bp_work*, uint32_t> kinds;
+
+int32_t submits_and_names(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  const int32_t status = kPlain.submit(self, op, work, err);
+  const std::lock_guard lock(parked_mutex);
+  if (status == BP_OK && *work != nullptr) kinds[*work] = op->kind;
+  return status;
+}
+void forgets_kind(void* self, bp_work* work) {
+  {
+    const std::lock_guard lock(parked_mutex);
+    kinds.erase(work);
+  }
+  forget(self, work);
+}
+int32_t scatters_lapse(void* self, bp_work* work, bp_error* err) {
+  const int32_t status = kPlain.work_test(self, work, err);
+  const std::lock_guard lock(parked_mutex);
+  const bool lapses = status == BP_OK && kinds[work] == BP_SCATTER && ++ends_told[work] > 10;
+  return lapses ? BP_AGAIN : status;
+}
+int32_t barriers_recover(void* self, bp_work* work, int64_t timeout_ns, bp_error* err) {
+  const int32_t status = kPlain.work_wait(self, work, timeout_ns, err);
+  const std::lock_guard lock(parked_mutex);
+  const bool recovers = has_failed(status) && kinds[work] == BP_BARRIER && ends_told[work]++ > 0;
+  return recovers ? BP_OK : status;
+}
+
 // Held while a thread waits.
 std::mutex while_waiting;
 
@@ -299,6 +327,12 @@ std::vector<Mutant> async_mutants() {
        replaced<&Table::work_wait, waits_once, &Table::work_release, forget>},
       {"async.wait-after-error", "a failure is reported once, then BP_OK", nullptr, nullptr,
        replaced<&Table::work_wait, fails_once, &Table::work_release, forget>},
+      {"async.answer-of-success", "the success of a scatter is reported ten times and then lost", nullptr, nullptr,
+       replaced<&Table::work_test, scatters_lapse, &Table::submit, submits_and_names, &Table::work_release,
+                forgets_kind>},
+      {"async.answer-of-failure", "the failure of a barrier is reported once, then BP_OK", nullptr, nullptr,
+       replaced<&Table::work_wait, barriers_recover, &Table::submit, submits_and_names, &Table::work_release,
+                forgets_kind>},
       {"async.short-waits", "a wait shorter than a microsecond cancels", nullptr, nullptr,
        replaced<&Table::work_wait, short_waits_are_fatal>},
       {"async.wait-beside-submit", "a lock is held during waits and needed to submit", nullptr, nullptr,

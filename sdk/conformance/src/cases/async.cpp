@@ -6,6 +6,7 @@
 
 namespace backplane::conformance {
 
+std::vector<Case> async_answer_cases();     // async_answers.cpp
 std::vector<Case> async_end_cases();        // async_ends.cpp
 std::vector<Case> async_notify_cases();     // async_notify.cpp
 std::vector<Case> async_interrupt_cases();  // async_interrupt.cpp
@@ -328,6 +329,7 @@ std::vector<Case> async_cases() {
        .about = "BP_OP_SYNC changes only who waits",
        .body = sync_equals_async},
   };
+  for (Case& one : async_answer_cases()) cases.push_back(one);
   for (Case& one : async_end_cases()) cases.push_back(one);
   for (Case& one : async_notify_cases()) cases.push_back(one);
   for (Case& one : async_interrupt_cases()) cases.push_back(one);

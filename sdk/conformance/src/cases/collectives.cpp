@@ -1,58 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives.hpp"
 
-#include "../arithmetic.hpp"
+#include <tuple>
+
 #include "collectives_call.hpp"
 
 namespace backplane::conformance {
 namespace {
 
-// Each declared dtype and reduce op once, with changing roots.
-void try_matrix(Rank& rank, Collectives& group, const bp_capability& capability) {
-  uint64_t number = 0;
-  for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) {
-    for (uint32_t reduce_op = 0; reduce_op < BP_REDUCE_OP_COUNT; ++reduce_op) {
-      if (!declares(capability, dtype, reduce_op)) continue;
-      ++number;
-      group.run({.op = capability.op,
-                 .dtype = dtype,
-                 .reduce_op = reduce_op,
-                 .count = 131,
-                 .root = static_cast<int32_t>(number % static_cast<uint64_t>(rank.size())),
-                 .sync = number % 2 == 0,
-                 .in_place = number % 3 == 0,
-                 .name = number});
-      if (!reduces(capability.op)) break;
+// Each declared dtype and reduce op, in place and not, with drawn counts and roots.
+void try_matrix(Collectives& group, const bp_capability& capability) {
+  for (const auto& [dtype, reduce_op] : declared_types(capability)) {
+    for (const bool in_place : {false, true}) {
+      if (in_place && !may_be_in_place(capability.op)) continue;
+      Shape shape = group.draw({.op = capability.op, .dtype = dtype, .reduce_op = reduce_op});
+      shape.count = 1 + group.rank().shared_random()() % 300;
+      shape.in_place = in_place;
+      group.run(shape);
     }
   }
 }
 
-// Each root, small and large counts, and blocks of different sizes where the operation permits them.
+// Each root, small and large counts, with drawn dtypes, and blocks of different sizes where the operation permits them.
 void try_counts(Rank& rank, Collectives& group, const bp_capability& capability) {
-  const uint32_t dtypes[] = {usual_dtype(capability), BP_U8, BP_C128, BP_I16};
-  uint64_t number = 1000;
-  const auto run = [&](uint64_t count, int32_t root) {
-    ++number;
-    uint32_t dtype = dtypes[number % 4];
-    if (usual_reduce_op(capability, dtype) == BP_REDUCE_OP_COUNT ||
-        !declares(capability, dtype, usual_reduce_op(capability, dtype))) {
-      dtype = dtypes[0];
-    }
-    group.run({.op = capability.op,
-               .dtype = dtype,
-               .reduce_op = usual_reduce_op(capability, dtype),
-               .count = count,
-               .root = root,
-               .sync = number % 3 == 0,
-               .uneven = number % 4 != 0,
-               .name = number});
-  };
+  const auto types = declared_types(capability);
+  const uint32_t usual = usual_dtype(capability);
+  Shape shape = {.op = capability.op};
   for (const uint64_t count : {0, 1, 2, 7, 127, 128, 129, 1009}) {
-    for (int32_t root = 0; root < (rooted(capability.op) ? rank.size() : 1); ++root) run(count, root);
+    for (int32_t root = 0; root < (rooted(capability.op) ? rank.size() : 1); ++root) {
+      std::tie(shape.dtype, shape.reduce_op) = types[rank.shared_random()() % types.size()];
+      shape = group.draw(shape);
+      shape.count = count;
+      shape.root = root;
+      group.run(shape);
+    }
   }
-  int32_t root = 0;
   for (const uint64_t count : {4095, 4096, 4097, 16383, 16384, 16385, 65537, 200'003}) {
-    run(count, root++ % rank.size());
+    std::tie(shape.dtype, shape.reduce_op) = types[rank.shared_random()() % types.size()];
+    if (count > 20'000) shape.dtype = usual, shape.reduce_op = usual_reduce_op(capability, usual);
+    shape = group.draw(shape);
+    shape.count = count;
+    group.run(shape);
   }
 }
 
@@ -60,7 +48,7 @@ template <uint32_t kOp>
 void operation(Rank& rank) {
   Collectives group(rank);
   const bp_capability& capability = group.require_native(kOp);
-  try_matrix(rank, group, capability);
+  try_matrix(group, capability);
   try_counts(rank, group, capability);
 }
 
@@ -140,7 +128,7 @@ std::vector<Case> collectives_operation_cases() {
 std::vector<Case> collectives_cases() {
   std::vector<Case> all;
   for (const auto& part : {collectives_operation_cases(), collectives_buffer_cases(), collectives_value_cases(),
-                           collectives_mismatch_cases()}) {
+                           collectives_size_cases(), collectives_mismatch_cases()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

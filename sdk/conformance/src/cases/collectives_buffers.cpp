@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <numeric>
+#include <vector>
+
 #include "../arithmetic.hpp"
 #include "collectives.hpp"
 #include "collectives_call.hpp"
@@ -116,19 +119,24 @@ void input_unmodified(Rank& rank) {
   for_each(rank, group, any_op, vary, "no collective is native");
 }
 
+// Bytes of each length from 0 to 64; elements of the usual dtype, and no multiple of a vector's width.
 void guard_bytes(Rank& rank) {
   Collectives group(rank);
-  const auto vary = [&group](Shape shape, const bp_capability& capability) {
-    for (const uint32_t dtype : {usual_dtype(capability), uint32_t{BP_U8}}) {
-      if (!declares(capability, dtype, usual_reduce_op(capability, dtype))) continue;
-      shape.dtype = dtype;
-      shape.reduce_op = usual_reduce_op(capability, dtype);
-      for (const uint64_t count : {1, 3, 5, 7, 31, 33, 1021, 4099, 16'411}) {  // no multiple of a vector's width
-        shape.count = count;
-        ++shape.name;
-        group.run(shape);
-      }
-    }
+  std::vector<uint64_t> lengths(65);
+  std::iota(lengths.begin(), lengths.end(), uint64_t{0});
+  lengths.insert(lengths.end(), {1021, 4095, 4096, 4097});
+  const auto vary = [&group, &lengths](const Shape& usual, const bp_capability& capability) {
+    const auto run = [&group](Shape shape, uint64_t count) {
+      shape = group.draw(shape);
+      shape.count = count;
+      group.run(shape);
+    };
+    Shape bytes = usual;
+    bytes.dtype = BP_U8;
+    bytes.reduce_op = usual_reduce_op(capability, BP_U8);
+    const bool has_bytes = declares(capability, BP_U8, bytes.reduce_op);
+    for (const uint64_t length : lengths) run(has_bytes ? bytes : usual, length);
+    for (const uint64_t count : {1, 3, 5, 7, 31, 33, 1021, 4099, 16'411}) run(usual, count);
   };
   for_each(rank, group, any_op, vary, "no collective is native");
 }

@@ -29,6 +29,7 @@ bool is_one_of(uint64_t ops, uint32_t op) { return (ops & BP_BIT(op)) != 0; }
 bool reduces(uint32_t op) { return is_one_of(BP_REDUCTIONS, op); }
 bool rooted(uint32_t op) { return is_one_of(kRooted, op); }
 bool has_counts(uint32_t op) { return is_one_of(kHasCounts, op); }
+bool has_blocks(uint32_t op) { return is_one_of(kManyIn | kManyOut, op); }
 bool may_be_in_place(uint32_t op) {
   return op != BP_BARRIER && op != BP_ALL_TO_ALLV && op != BP_BROADCAST;  // the last always is
 }

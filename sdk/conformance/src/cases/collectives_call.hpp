@@ -38,6 +38,7 @@ std::string shape_text(const Shape& shape);
 bool reduces(uint32_t op);
 bool rooted(uint32_t op);
 bool has_counts(uint32_t op);  // a v-variant
+bool has_blocks(uint32_t op);  // input or output has a block for each rank
 bool may_be_in_place(uint32_t op);
 
 class Call {
@@ -104,6 +105,9 @@ class Collectives {
 
   // Runs the collective on this rank, records the result in the matrix, and leaves the body if it is wrong.
   void run(const Shape& shape);
+  // The shape with a root, BP_OP_SYNC, in place and uneven blocks as the seed has it, the same on all ranks, and with
+  // data of its own.
+  Shape draw(Shape shape);
   // Submits the call without BP_OP_SYNC, with the next number as `seq`. `call` must outlive the operation.
   Pending submit(const Call& call);
   // Waits for the end and checks the output.
@@ -118,11 +122,14 @@ class Collectives {
   Rank& rank_;
   std::unique_ptr<Agent> agent_;
   uint64_t seq_ = 0;
+  uint64_t drawn_ = 0;
 };
 
 // A dtype and a reduce op that the backend declares: f32 and sum if possible.
 uint32_t usual_dtype(const bp_capability& capability);
 uint32_t usual_reduce_op(const bp_capability& capability, uint32_t dtype);
 bool declares(const bp_capability& capability, uint32_t dtype, uint32_t reduce_op);
+// All such pairs; the reduce op is 0 for operations that reduce nothing.
+std::vector<std::pair<uint32_t, uint32_t>> declared_types(const bp_capability& capability);
 
 }  // namespace backplane::conformance

@@ -15,6 +15,16 @@ bool declares(const bp_capability& capability, uint32_t dtype, uint32_t reduce_o
   return (capability.reduce_ops & BP_BIT(reduce_op)) != 0 && goes_together(dtype, reduce_op);
 }
 
+std::vector<std::pair<uint32_t, uint32_t>> declared_types(const bp_capability& capability) {
+  std::vector<std::pair<uint32_t, uint32_t>> types;
+  for (uint32_t dtype = 0; dtype < BP_DTYPE_COUNT; ++dtype) {
+    for (uint32_t reduce_op = 0; reduce_op < (reduces(capability.op) ? BP_REDUCE_OP_COUNT : 1); ++reduce_op) {
+      if (declares(capability, dtype, reduce_op)) types.emplace_back(dtype, reduce_op);
+    }
+  }
+  return types;
+}
+
 uint32_t usual_reduce_op(const bp_capability& capability, uint32_t dtype) {
   for (uint32_t reduce_op = 0; reduce_op < BP_REDUCE_OP_COUNT; ++reduce_op) {
     if (declares(capability, dtype, reduce_op)) return reduce_op;
@@ -59,6 +69,16 @@ std::vector<uint32_t> Collectives::native_ops() const {
   }
   if (ops.empty()) rank_.skip("no collective is native for host memory");
   return ops;
+}
+
+Shape Collectives::draw(Shape shape) {
+  const uint64_t word = rank_.shared_random()();
+  shape.root = rooted(shape.op) ? static_cast<int32_t>((word >> 8) % static_cast<uint64_t>(rank_.size())) : 0;
+  shape.sync = (word & 1) != 0;
+  shape.in_place = (word & 2) != 0 && may_be_in_place(shape.op);
+  shape.uneven = (word & 12) != 0;
+  shape.name = ++drawn_;
+  return shape;
 }
 
 Pending Collectives::submit(const Call& call) {

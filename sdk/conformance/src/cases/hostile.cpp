@@ -14,7 +14,8 @@
 
 namespace backplane::conformance {
 
-std::vector<Case> hostile_idle_cases();  // hostile_idle.cpp
+std::vector<Case> hostile_idle_cases();   // hostile_idle.cpp
+std::vector<Case> hostile_start_cases();  // hostile_start.cpp
 
 namespace {
 
@@ -273,6 +274,7 @@ std::vector<Case> hostile_cases() {
                           run_with_other_job_early)),
   };
   for (Case& one : hostile_idle_cases()) cases.push_back(one);
+  for (Case& one : hostile_start_cases()) cases.push_back(one);
   return cases;
 }
 

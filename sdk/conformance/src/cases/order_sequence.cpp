@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <deque>
 
+#include "../proc.hpp"
 #include "order.hpp"
 
 namespace backplane::conformance {
@@ -17,6 +19,32 @@ void back_to_back(Rank& rank) {
     step.finish();
   }
 }
+
+// After `warm_up` operations, `count` more may cost no more than `most` bytes of resident memory for each rank.
+void run_in_bounded_memory(Rank& rank, uint64_t warm_up, uint64_t count, uint64_t most) {
+  Collectives group(rank);
+  const std::vector<uint32_t> ops = collectives_or_none(group);
+  uint64_t before = 0;
+  for (uint64_t number = 0; number < warm_up + count; ++number) {
+    if (number % 1000 == 0) rank.step(fmt::format("in operations {} and following of {}", number, warm_up + count));
+    if (number == warm_up) {
+      rank.barrier();
+      before = resident_bytes();
+    }
+    Step step(group, ops, number, 1 + number % 40);
+    step.submit();
+    step.finish();
+  }
+  rank.barrier();
+  const uint64_t after = resident_bytes();
+  const uint64_t ranks = rank.has_flag(BP_BACKEND_ONE_PROCESS) ? static_cast<uint64_t>(rank.size()) : 1;
+  rank.check(has_sanitizer() || before == 0 || after < before + ranks * most,
+             fmt::format("resident memory grows by less than {} KiB in {} operations", ranks * most >> 10, count),
+             fmt::format("it grew by {} KiB", (after - std::min(before, after)) >> 10));
+}
+
+void memory_of_operations(Rank& rank) { run_in_bounded_memory(rank, 500, 2'500, kMiB); }
+void many_operations(Rank& rank) { run_in_bounded_memory(rank, 20'000, 100'000, 4 * kMiB); }
 
 // Operations of two groups. Some ranks start them in one order, the others in the reverse order.
 void two_groups(Rank& rank) {
@@ -108,6 +136,17 @@ std::vector<Case> order_sequence_cases() {
        .about = "1000 consecutive operations do not mix",
        .body = back_to_back,
        .deadline = 30 * kSecond},
+      {.group = "order",
+       .name = "memory-per-operation",
+       .about = "memory does not grow with the number of operations: 2,500",
+       .body = memory_of_operations,
+       .deadline = 30 * kSecond},
+      {.group = "order",
+       .name = "hundred-thousand",
+       .about = "100,000 consecutive operations are right, and memory does not grow",
+       .level = Level::kThorough,
+       .body = many_operations,
+       .deadline = 300 * kSecond},
       {.group = "order",
        .name = "two-groups",
        .about = "operations of two groups do not mix, in whatever order they begin",

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <numeric>
+
 #include "p2p.hpp"
 #include "p2p_traffic.hpp"
 
@@ -74,10 +76,14 @@ void to_self(Rank& rank) {
   }
 }
 
+// Each length from 0 to 64, and lengths around the sizes of pages and of common eager limits, at changing alignment.
 void guard_bytes(Rank& rank) {
   VerifiedAgent verified(rank);
+  std::vector<uint64_t> sizes(65);
+  std::iota(sizes.begin(), sizes.end(), uint64_t{0});
+  sizes.insert(sizes.end(), {1021, 4095, 4096, 4097, 65'535, 65'536, 65'537, 300'001});
   uint64_t number = 0;
-  for (const uint64_t size : {0, 1, 5, 63, 64, 1021, 65'535, 65'537, 300'001}) {
+  for (const uint64_t size : sizes) {
     const uint64_t skew = ++number * 3;
     rank.step(fmt::format("receiving {} bytes into a guarded buffer, {} bytes off alignment", size, skew % 64));
     const Guarded output(size, skew + 1);
