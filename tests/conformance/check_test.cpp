@@ -226,6 +226,8 @@ TEST(CheckWrongUse, IsExplained) {
   expect_wrong_use({"nobody"}, "unknown backend 'nobody'");
   expect_wrong_use({kSpecimen, "--filter", "p2p.tag-mach"},
                    "--filter p2p.tag-mach: no such case; did you mean p2p.tag-match?");
+  expect_wrong_use({kSpecimen, "--badge", "/tmp/badge.svg", "--filter", "p2p"},
+                   "--badge: a badge stands for the whole");
   expect_wrong_use({kSpecimen, "-n", "0"}, "--ranks: Value 0 not in range 1 to 64");
   expect_wrong_use({kSpecimen, "-n", "65"}, "--ranks: Value 65 not in range 1 to 64");
   expect_wrong_use({kSpecimen, "--level", "some"}, "--level: some not in {must,full,thorough}");
@@ -275,6 +277,9 @@ TEST(Check, SaysInOneLineThatAFileIsNoPlugin) {
   EXPECT_EQ(json.code, 1) << json.out << json.err;
   EXPECT_TRUE(nlohmann::json::parse(json.out)["error"].get<std::string>().starts_with("Backplane refuses this plugin"))
       << json.out;
+  const std::string badge = directory.file("badge.svg");
+  EXPECT_EQ(check({"-n", "2", "--badge", badge, file}).code, 1);
+  EXPECT_TRUE(contains(read_file(badge), ">not checked</text>"));
 }
 
 struct Way {

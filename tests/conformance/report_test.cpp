@@ -118,6 +118,18 @@ TEST(ResultLine, HasVerdictTimeAndTheFirstFinding) {
   EXPECT_EQ(result_line(report.results[2]), "skipped p2p.left: needs any-source");
 }
 
+TEST(Badge, HasTheBackendAndTheResult) {
+  Report report = sample();
+  report.backend = "a<b>";
+  EXPECT_TRUE(contains(to_badge(report), ": a&lt;b&gt; 1.2</text>")) << to_badge(report);
+  EXPECT_TRUE(contains(to_badge(report), "fill=\"#b3261e\"")) << to_badge(report);
+  EXPECT_TRUE(contains(to_badge(report), ">1 failed, 1 passed, 2 not applicable</text>")) << to_badge(report);
+  report.results.erase(report.results.begin() + 1);
+  EXPECT_TRUE(contains(to_badge(report), "fill=\"#2e7d32\"")) << to_badge(report);
+  report.error = "no memory";
+  EXPECT_TRUE(contains(to_badge(report), ">not checked</text>")) << to_badge(report);
+}
+
 TEST(TextReport, HasNotes) {
   Report report = sample();
   report.notes = {"the file has\nanother name"};

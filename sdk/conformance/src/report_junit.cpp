@@ -11,35 +11,6 @@
 namespace backplane::conformance {
 namespace {
 
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : harmless(text)) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      case '\n':
-        result += "&#10;";  // an attribute would lose it otherwise
-        break;
-      case '\t':
-        result += "&#9;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
-}
-
 std::string failure(const Result& result) {
   std::string text;
   for (const Finding& finding : result.findings) {
@@ -52,21 +23,21 @@ std::string failure(const Result& result) {
   text += fmt::format("rule: {}\nreproduce: {}\n", result.about, result.reproduce);
   const std::string message = result.findings.empty() ? result.about : result.findings.front().actual;
   return fmt::format("      <failure type=\"{}\" message=\"{}\">{}</failure>\n", level_name(result.level),
-                     escaped(message), escaped(text));
+                     xml_escaped(message), xml_escaped(text));
 }
 
 std::string test_case(const Result& result) {
-  std::string text = fmt::format("    <testcase classname=\"{}\" name=\"{}\" time=\"{}\">\n", escaped(result.group),
-                                 escaped(result.name), decimal(result.seconds, 3));
+  std::string text = fmt::format("    <testcase classname=\"{}\" name=\"{}\" time=\"{}\">\n", xml_escaped(result.group),
+                                 xml_escaped(result.name), decimal(result.seconds, 3));
   if (result.verdict == Verdict::kSkipped) {
-    text += fmt::format("      <skipped message=\"{}\"/>\n", escaped(result.reason));
+    text += fmt::format("      <skipped message=\"{}\"/>\n", xml_escaped(result.reason));
   }
   if (!result.known.empty()) {
-    text += fmt::format("      <skipped message=\"known: {}\"/>\n", escaped(result.known));
+    text += fmt::format("      <skipped message=\"known: {}\"/>\n", xml_escaped(result.known));
   } else if (result.verdict == Verdict::kFailed) {
     text += failure(result);
   }
-  if (!result.output.empty()) text += fmt::format("      <system-out>{}</system-out>\n", escaped(result.output));
+  if (!result.output.empty()) text += fmt::format("      <system-out>{}</system-out>\n", xml_escaped(result.output));
   return text + "    </testcase>\n";
 }
 
@@ -83,7 +54,7 @@ std::string suite(const std::string& group, const Report& report) {
   return fmt::format(
       "  <testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\" time=\"{}\">\n{}  "
       "</testsuite>\n",
-      escaped(group), counts[0] + counts[1] + counts[2], counts[1], counts[2], decimal(seconds, 3), inside);
+      xml_escaped(group), counts[0] + counts[1] + counts[2], counts[1], counts[2], decimal(seconds, 3), inside);
 }
 
 }  // namespace
@@ -98,14 +69,14 @@ std::string to_junit(const Report& report) {
   std::string text = fmt::format(
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"backplane check {}\" tests=\"{}\" "
       "failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{}\">\n",
-      escaped(one_line(report.backend)), report.results.size() + errors, failed, errors, skipped + known,
+      xml_escaped(one_line(report.backend)), report.results.size() + errors, failed, errors, skipped + known,
       decimal(report.seconds, 3));
   for (const std::string& group : groups) text += suite(group, report);
   if (errors > 0) {
     text += fmt::format(
         "  <testsuite name=\"harness\" tests=\"1\" failures=\"0\" errors=\"1\" skipped=\"0\">\n    <testcase "
         "classname=\"harness\" name=\"completes\"><error message=\"{}\"/></testcase>\n  </testsuite>\n",
-        escaped(report.error));
+        xml_escaped(report.error));
   }
   return text + "</testsuites>\n";
 }

@@ -80,6 +80,35 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
+std::string xml_escaped(std::string_view text) {
+  std::string result;
+  for (const char c : harmless(text)) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      case '\n':
+        result += "&#10;";  // an attribute would lose it otherwise
+        break;
+      case '\t':
+        result += "&#9;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
 std::string decimal(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
 
 }  // namespace backplane::conformance

@@ -31,6 +31,9 @@ std::string harmless(std::string_view text);
 // The same on one line: newlines and tabs become spaces.
 std::string one_line(std::string_view text);
 
+// The same for an attribute or the text of an element.
+std::string xml_escaped(std::string_view text);
+
 // "12.3"
 std::string decimal(double value, int digits);
 

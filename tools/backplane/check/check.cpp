@@ -57,6 +57,7 @@ struct CheckSettings {
   std::vector<std::string> filters;
   std::string format = "text";
   std::string output;
+  std::string badge;
   uint64_t seed = 0;
   double timeout_scale = 1;
   std::vector<std::string> options;
@@ -131,30 +132,40 @@ std::string refusal_line(const FoundSubject& found) {
   return fmt::format("Backplane refuses this plugin: {}\n", printable(found.refusal));
 }
 
-void put_report(const CheckSettings& settings, const std::string& report) {
+// The report, and the badge if one is wanted.
+std::vector<std::string> texts_of(const CheckSettings& settings, const Report& report, bool colour) {
+  std::vector<std::string> texts = {formatted(report, settings.format, colour)};
+  if (!settings.badge.empty()) texts.push_back(conformance::to_badge(report));
+  return texts;
+}
+
+void put(const CheckSettings& settings, const std::vector<std::string>& texts) {
+  if (texts.empty()) return;
   if (settings.output.empty()) {
-    print(report);
+    print(texts.front());
   } else {
-    write_report(settings.output, report);
+    write_report(settings.output, texts.front());
   }
+  if (texts.size() > 1) write_report(settings.badge, texts[1]);
 }
 
 // The refusal as the whole report. Returns the exit code.
 int report_refusal(const CheckSettings& settings, const FoundSubject& found) {
-  if (settings.format == "text") {
-    put_report(settings, refusal_line(found));
-  } else {
-    Report report;
-    report.subject = found.subject.path;
-    report.backend = found.subject.backend;
-    report.ranks = settings.ranks;
-    report.error = "Backplane refuses this plugin: " + found.refusal;
-    put_report(settings, formatted(report, settings.format, false));
-  }
+  Report report;
+  report.subject = found.subject.path;
+  report.backend = found.subject.backend;
+  report.ranks = settings.ranks;
+  report.error = "Backplane refuses this plugin: " + found.refusal;
+  std::vector<std::string> texts = texts_of(settings, report, false);
+  if (settings.format == "text") texts.front() = refusal_line(found);
+  put(settings, texts);
   return kFailed;
 }
 
 int check(const CheckSettings& settings) {
+  if (!settings.badge.empty() && !settings.filters.empty()) {
+    throw Failure(kWrongUse, "--badge: a badge stands for the whole check; omit --filter");
+  }
   const Level level = settings.thorough ? Level::kThorough : level_of(settings.level);
   conformance::Settings suite;
   suite.ranks = settings.ranks;
@@ -171,7 +182,9 @@ int check(const CheckSettings& settings) {
   suite.pmix_server = pmix_server();
   const FoundSubject found =
       find_subject(settings.subject, settings.backend, key_values(settings.options), settings.timeout_scale);
-  if (!settings.output.empty()) write_report(settings.output, "");  // reports an unwritable file before the check
+  for (const std::string& file : {settings.output, settings.badge}) {
+    if (!file.empty()) write_report(file, "");  // reports an unwritable file before the check
+  }
   if (!found.refusal.empty()) {
     suite.filters = loading_only(suite.filters);
     if (!found.may_load || suite.filters.empty()) return report_refusal(settings, found);
@@ -182,9 +195,9 @@ int check(const CheckSettings& settings) {
   const bool colour = settings.output.empty() && wants_colour();
   FILE* const stream = settings.output.empty() && settings.format == "text" ? stdout : stderr;
   const FinishedSuite done = run_suite(found.subject, suite, stream, [&settings, colour](const Report& report) {
-    return formatted(report, settings.format, colour);
+    return texts_of(settings, report, colour);
   });
-  put_report(settings, done.report);
+  put(settings, done.texts);
   if (!done.trouble.empty()) throw Failure(done.exit_code, done.trouble);
   return found.refusal.empty() ? done.exit_code : std::max(done.exit_code, kFailed);
 }
@@ -221,6 +234,10 @@ void add_check(CLI::App& app, int& exit_code) {
       ->option_text("FORMAT (text)")
       ->check(CLI::IsMember({"text", "tap", "junit", "json"}));
   command->add_option("-o,--output", settings->output, "Write the report to this file instead of stdout")
+      ->option_text("FILE");
+  command
+      ->add_option("--badge", settings->badge,
+                   "Write an SVG image with the result for web pages to this file in addition")
       ->option_text("FILE");
   command->add_option("--seed", settings->seed, "Seed of the random numbers; 0 chooses one")->option_text("NUMBER");
   command->add_option("--timeout-scale", settings->timeout_scale, "Factor on all deadlines, for slow machines")

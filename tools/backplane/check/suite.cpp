@@ -22,12 +22,14 @@ namespace {
 using conformance::Progress;
 using conformance::Report;
 
+using Write = std::function<std::vector<std::string>(const Report&)>;
+
 constexpr std::chrono::minutes kSilence(10);  // longer than any case may take
 
 // The first character of a line from the child.
 constexpr char kRunning = 'c';  // the progress line of the case that begins
 constexpr char kResult = 'r';   // the result line of a case
-constexpr char kReport = 's';   // the report so far, as a JSON string
+constexpr char kReport = 's';   // the report so far, as a JSON array of texts
 
 // Catches the signals that end the command, as long as it exists. Restores them in the destructor.
 class EndingSignals {
@@ -85,9 +87,13 @@ class Screen {
   bool shown_ = false;
 };
 
+std::vector<std::string> texts_of(const std::string& array) {
+  const nlohmann::json texts = nlohmann::json::parse(array, nullptr, false);
+  return texts.is_array() ? texts.get<std::vector<std::string>>() : std::vector<std::string>();
+}
+
 // The child's side.
-void tell(const Progress& progress, const WriteLine& write_line,
-          const std::function<std::string(const Report&)>& write) {
+void tell(const Progress& progress, const WriteLine& write_line, const Write& write) {
   if (progress.last != nullptr) return write_line(kResult + conformance::result_line(*progress.last));
   Report so_far = *progress.so_far;
   so_far.error = fmt::format("it ended during {}, case {} of {}", progress.running, progress.done + 1, progress.total);
@@ -98,13 +104,13 @@ void tell(const Progress& progress, const WriteLine& write_line,
 }  // namespace
 
 FinishedSuite run_suite(const conformance::Subject& subject, conformance::Settings settings, FILE* stream,
-                        const std::function<std::string(const Report&)>& write) {
+                        const Write& write) {
   const EndingSignals signals;
   const auto body = [&](const WriteLine& write_line) {
     signals.restore();
     settings.on_progress = [&](const Progress& progress) { tell(progress, write_line, write); };
     const Report report = conformance::check(subject, settings);
-    return std::to_string(conformance::exit_code(report)) + " " + write(report);
+    return std::to_string(conformance::exit_code(report)) + " " + nlohmann::json(write(report)).dump();
   };
   Screen screen(stream);
   std::string running = "before the first case";
@@ -125,11 +131,10 @@ FinishedSuite run_suite(const conformance::Subject& subject, conformance::Settin
                      [] { return EndingSignals::caught() != 0; });
   screen.clear();
   if (child.complete) {
-    return {std::atoi(child.result.c_str()), child.result.substr(child.result.find(' ') + 1), ""};
+    return {std::atoi(child.result.c_str()), texts_of(child.result.substr(child.result.find(' ') + 1)), ""};
   }
   FinishedSuite early;
-  const nlohmann::json text = nlohmann::json::parse(so_far, nullptr, false);
-  if (text.is_string()) early.report = text.get<std::string>();
+  early.texts = texts_of(so_far);
   if (const int number = EndingSignals::caught(); number != 0) {
     early.exit_code = kWrongUse;
     early.trouble =

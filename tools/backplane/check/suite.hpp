@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "backplane/conformance/conformance.hpp"
 
@@ -14,13 +15,13 @@ namespace backplane::tool {
 
 struct FinishedSuite {
   int exit_code = 0;
-  std::string report;
-  std::string trouble;  // why the report is incomplete; empty if it is complete
+  std::vector<std::string> texts;  // of `write`; empty if the suite ended before the first case
+  std::string trouble;             // why the report is incomplete; empty if it is complete
 };
 
-// `stream` gets a line per case. `write` formats a report; it runs in the child process, after each case. SIGINT,
-// SIGTERM and SIGHUP end the suite; their former actions are restored on return.
+// `stream` gets a line per case. `write` formats a report, once or more; it runs in the child process, for each case.
+// SIGINT, SIGTERM and SIGHUP end the suite; their former actions are restored on return.
 FinishedSuite run_suite(const conformance::Subject& subject, conformance::Settings settings, FILE* stream,
-                        const std::function<std::string(const conformance::Report&)>& write);
+                        const std::function<std::vector<std::string>(const conformance::Report&)>& write);
 
 }  // namespace backplane::tool

@@ -134,6 +134,7 @@ std::string to_text(const Report& report, bool colour = false);
 std::string to_tap(const Report& report);    // version 13
 std::string to_junit(const Report& report);  // JUnit XML
 std::string to_json(const Report& report);
+std::string to_badge(const Report& report);  // an SVG image, 20 pixels high: the backend and how many cases passed
 std::string progress_line(const Progress& progress);  // "[ 12/110] p2p.tag-match"
 std::string result_line(const Result& result);        // "FAILED p2p.tag-match (0.1 s): rank 2 got 7, expected 8"
 
