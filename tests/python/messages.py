@@ -28,6 +28,32 @@ def ping_pong() -> None:
         backplane.send(array, 0, tag=8)
 
 
+def batches() -> None:
+    P2POp = backplane.P2POp
+    got = [np.zeros(3), np.zeros(2)]
+    works = backplane.batch_isend_irecv(
+        [
+            P2POp(backplane.irecv, got[1], peer, group, 12),
+            P2POp(backplane.irecv, got[0], peer, tag=11),
+            P2POp(backplane.isend, np.full(3, 1.0 + rank), peer, tag=11),
+            P2POp(backplane.isend, np.full(2, 3.0 + rank), peer, group, 12),
+        ]
+    )
+    assert len(works) == 4 and all(work.wait() for work in works)
+    assert [each.tolist() for each in got] == [[1.0 + peer] * 3, [3.0 + peer] * 2]
+    raised(ValueError, P2POp, backplane.send, got[0], peer)
+    raised(ValueError, backplane.batch_isend_irecv, [])
+    raised(TypeError, backplane.batch_isend_irecv, [backplane.isend])
+    receive = P2POp(backplane.irecv, got[0], peer, tag=13)
+    error = raised(ValueError, backplane.batch_isend_irecv, [receive, P2POp(backplane.isend, got[1], 7)])
+    assert "7" in str(error), error
+    backplane.barrier()  # the receive of tag 13 was cancelled, and takes no message
+    sending = backplane.isend(np.full(3, 5.0), peer, tag=13)
+    backplane.recv(got[0], peer, tag=13)
+    sending.wait()
+    assert got[0].tolist() == [5.0] * 3
+
+
 def any_source() -> None:
     if rank == 0:
         backplane.send(np.arange(3), 1, tag=5)
@@ -158,6 +184,7 @@ def refused_objects() -> None:
 
 for check in (
     ping_pong,
+    batches,
     any_source,
     too_long,
     asynchronous,

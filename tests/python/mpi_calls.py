@@ -173,6 +173,28 @@ def probed_messages() -> None:
     assert got[0] == 6
 
 
+def messages_of_nobody() -> None:
+    """A shift along a line, whose ends have no neighbour, with the same calls on all ranks."""
+    before, after = (rank - 1 if rank > 0 else MPI.PROC_NULL), (rank + 1 if rank < size - 1 else MPI.PROC_NULL)
+    status, got = MPI.Status(), np.full(2, -1.0)
+    comm.Sendrecv(np.full(2, float(rank)), after, 0, got, before, status=status)
+    assert got.tolist() == [rank - 1.0] * 2, "the array of a receive from PROC_NULL is not changed"
+    assert status.source == before and status.count == (16 if rank > 0 else 0)
+    assert rank > 0 or status.tag == MPI.ANY_TAG
+    assert comm.sendrecv({"of": rank}, after, source=before) == ({"of": rank - 1} if rank > 0 else None)
+    requests = [comm.Irecv(got, after, 5), comm.Isend(got.copy(), before, 5), comm.irecv(source=MPI.PROC_NULL)]
+    assert MPI.Request.waitall([*requests, comm.isend("lost", MPI.PROC_NULL)]) == [None] * 4
+    comm.Send(got, MPI.PROC_NULL)
+    comm.send("lost", MPI.PROC_NULL)
+    comm.Recv(got, MPI.PROC_NULL, status=status)
+    assert status.source == MPI.PROC_NULL and comm.recv(source=MPI.PROC_NULL) is None
+    assert comm.Probe(MPI.PROC_NULL, status=status) and comm.Iprobe(MPI.PROC_NULL)
+    for found in (comm.Mprobe(MPI.PROC_NULL, status=status), comm.Improbe(MPI.PROC_NULL)):
+        assert found is not None and status.Get_count(MPI.DOUBLE) == 0 and found.recv() is None
+        found.Recv(got, status)
+    assert status.source == MPI.PROC_NULL
+
+
 def blocks() -> None:
     """Blocks of 1, 2 and 3 elements."""
     counts, mine = [1, 2, 3], np.full(rank + 1, float(rank))
@@ -261,6 +283,7 @@ for check in (
     arrays,
     array_messages,
     probed_messages,
+    messages_of_nobody,
     blocks,
     communicators,
     waiting_for_any,

@@ -17,6 +17,10 @@ blocked call of the main thread with KeyboardInterrupt; an interrupted collectiv
 made by fork cannot use its parent's groups, and can make its own; with multiprocessing, prefer the start method spawn.
 """
 
+from backplane._batch import (
+    P2POp,
+    batch_isend_irecv,
+)
 from backplane._distributed import (
     all_gather,
     all_gather_into_tensor,
@@ -111,6 +115,7 @@ __all__ = [
     "InternalError",
     "InvalidError",
     "Message",
+    "P2POp",
     "PeerLostError",
     "PrefixStore",
     "ProcessGroup",
@@ -130,6 +135,7 @@ __all__ = [
     "all_to_all",
     "all_to_all_single",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
     "broadcast_object_list",
     "contiguous",
@@ -174,5 +180,5 @@ __version__ = _version.decode()
 
 for _public in (BackplaneError, *BackplaneError.__subclasses__(), Status, ProcessGroup, Store, TCPStore, FileStore):
     _public.__module__ = __name__
-for _public in (Message, PrefixStore, Received, ReduceOp, Work):
+for _public in (Message, P2POp, PrefixStore, Received, ReduceOp, Work):
     _public.__module__ = __name__

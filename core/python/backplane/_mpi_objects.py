@@ -10,7 +10,7 @@ from typing import Any, Callable
 from backplane._errors import InvalidError
 from backplane._group import ProcessGroup
 from backplane._group_messages import Message as _Message
-from backplane._mpi_types import SUM, AnyOp, Message, Op, Request, Status, fill, take_object
+from backplane._mpi_types import NOTHING, PROC_NULL, SUM, AnyOp, Message, Op, Request, Status, fill, take_object
 from backplane._objects import pack
 from backplane._types import ANY_SOURCE, ANY_TAG, Received
 
@@ -49,6 +49,9 @@ class ObjectCalls:
 
     def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Blocks until there is a message. The next receive that matches it, of this Comm, gets it."""
+        if source == PROC_NULL:
+            fill(status, NOTHING)
+            return True
         index = self._find_probed(source, tag)
         if index is None:
             self._probed.append(self.group.probe(peer(source), tag))
@@ -58,7 +61,7 @@ class ObjectCalls:
 
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Whether there is a message, which the next receive of this Comm that matches it gets."""
-        if self._find_probed(source, tag) is None:
+        if source != PROC_NULL and self._find_probed(source, tag) is None:
             found = self.group.iprobe(peer(source), tag)
             if found is None:
                 return False
@@ -67,12 +70,16 @@ class ObjectCalls:
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
         """Waits for a message and takes it: only the Message that is returned receives it."""
+        if source == PROC_NULL:
+            return _message_of_nobody(status)
         taken = self._take_probed(source, tag) or self.group.probe(peer(source), tag)
         _fill_probed(status, taken)
         return Message(taken)
 
     def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message | None:
         """The same for a message that has arrived. None if there is none."""
+        if source == PROC_NULL:
+            return _message_of_nobody(status)
         taken = self._take_probed(source, tag) or self.group.iprobe(peer(source), tag)
         if taken is None:
             return None
@@ -82,18 +89,24 @@ class ObjectCalls:
     probe, iprobe, mprobe, improbe = Probe, Iprobe, Mprobe, Improbe
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        self.group.send(pack("obj", obj), dest, tag)
+        if dest != PROC_NULL:
+            self.group.send(pack("obj", obj), dest, tag)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        return Request(self.group.isend(pack("obj", obj), dest, tag))
+        return Request(None if dest == PROC_NULL else self.group.isend(pack("obj", obj), dest, tag))
 
     def recv(self, buf: None = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Any:
+        if source == PROC_NULL:
+            fill(status, NOTHING)
+            return None
         taken = self._take_probed(source, tag) or self.group.probe(peer(source), tag)
         obj, received = take_object(taken)
         fill(status, received)
         return obj
 
     def irecv(self, buf: None = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        if source == PROC_NULL:
+            return Request(None, received=NOTHING)
         probed = self._take_probed(source, tag)
 
         def receive(blocking: bool) -> tuple[Any, Received] | None:
@@ -155,3 +168,8 @@ class ObjectCalls:
 
 def _fill_probed(status: Status | None, message: _Message) -> None:
     fill(status, Received(message.source, message.tag, message.nbytes))
+
+
+def _message_of_nobody(status: Status | None) -> Message:
+    fill(status, NOTHING)
+    return Message(None)

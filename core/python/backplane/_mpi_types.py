@@ -10,9 +10,10 @@ from typing import Any, Callable, Union
 from backplane import _group_messages
 from backplane._errors import InvalidError, UnsupportedError
 from backplane._objects import unpack
-from backplane._types import ANY_SOURCE, Received, ReduceOp
+from backplane._types import ANY_SOURCE, ANY_TAG, Received, ReduceOp
 from backplane._work import Work, wait_any
 
+PROC_NULL = -2  # the rank of nobody: messages to it and from it are empty, and end at once
 UNDEFINED = -32766  # the colour of a rank that joins no communicator, and a count that is no whole number
 
 
@@ -67,6 +68,9 @@ MAXLOC = Op("MAXLOC", lambda a, b: b if b[0] > a[0] or (b[0] == a[0] and b[1] < 
 AnyOp = Union[Op, Callable[[Any, Any], Any]]
 
 
+NOTHING = Received(PROC_NULL, ANY_TAG, 0)  # what a receive from PROC_NULL gets
+
+
 class Status:
     """Source, tag and size of a received message."""
 
@@ -97,17 +101,20 @@ def fill(status: Status | None, received: Received) -> None:
 
 
 class Message:
-    """A message that a matched probe took. One receive gets it; dropped, it is lost."""
+    """A message that a matched probe took. One receive gets it; dropped, it is lost. None: it is from PROC_NULL."""
 
-    def __init__(self, taken: _group_messages.Message) -> None:
+    def __init__(self, taken: _group_messages.Message | None) -> None:
         self._taken = taken
 
     def Recv(self, buf: Any, status: Status | None = None) -> None:
         """Receives into an array."""
-        fill(status, self._taken.recv(buf))
+        fill(status, NOTHING if self._taken is None else self._taken.recv(buf))
 
     def recv(self, status: Status | None = None) -> Any:
         """Receives an object, and returns it."""
+        if self._taken is None:
+            fill(status, NOTHING)
+            return None
         obj, received = take_object(self._taken)
         fill(status, received)
         return obj

@@ -37,6 +37,8 @@ from backplane._mpi_types import MAX as MAX
 from backplane._mpi_types import MAXLOC as MAXLOC
 from backplane._mpi_types import MIN as MIN
 from backplane._mpi_types import MINLOC as MINLOC
+from backplane._mpi_types import NOTHING, fill
+from backplane._mpi_types import PROC_NULL as PROC_NULL
 from backplane._mpi_types import PROD as PROD
 from backplane._mpi_types import SUM as SUM
 from backplane._mpi_types import UNDEFINED as UNDEFINED
@@ -45,7 +47,6 @@ from backplane._mpi_types import Message as Message
 from backplane._mpi_types import Op as Op
 from backplane._mpi_types import Request as Request
 from backplane._mpi_types import Status as Status
-from backplane._mpi_types import fill
 from backplane._native import ffi
 from backplane._types import ANY_SOURCE, ANY_TAG, Kind
 from backplane._work import Work
@@ -122,17 +123,22 @@ class Comm(ObjectCalls):
     # ---- Messages
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
-        self.group.send(array_of(buf), dest, tag)
+        if dest != PROC_NULL:
+            self.group.send(array_of(buf), dest, tag)
 
     def Recv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> None:
+        if source == PROC_NULL:
+            return fill(status, NOTHING)
         array = array_of(buf)
         probed = self._take_probed(source, tag)
         fill(status, self.group.recv(array, peer(source), tag) if probed is None else probed.recv(array))
 
     def Isend(self, buf: Any, dest: int, tag: int = 0) -> Request:
-        return Request(self.group.isend(array_of(buf), dest, tag))
+        return Request(None if dest == PROC_NULL else self.group.isend(array_of(buf), dest, tag))
 
     def Irecv(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        if source == PROC_NULL:
+            return Request(None, received=NOTHING)
         array = array_of(buf)
         probed = self._take_probed(source, tag)
         if probed is not None:
@@ -149,14 +155,19 @@ class Comm(ObjectCalls):
         recvtag: int = ANY_TAG,
         status: Status | None = None,
     ) -> None:
+        if PROC_NULL in (dest, source):
+            sending = self.Isend(sendbuf, dest, sendtag)
+            self.Recv(recvbuf, source, recvtag, status)
+            sending.wait()
+            return
         sent, got = array_of(sendbuf), array_of(recvbuf)
         probed = self._take_probed(source, recvtag)
         if probed is None:
             fill(status, self.group.sendrecv(sent, dest, got, peer(source), sendtag, recvtag))
             return
-        sending = self.group.isend(sent, dest, sendtag)
+        work = self.group.isend(sent, dest, sendtag)
         fill(status, probed.recv(got))
-        sending.wait()
+        work.wait()
 
     # ---- Collectives
 
