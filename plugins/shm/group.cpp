@@ -26,6 +26,9 @@ void log_topology(const sdk::Context& context, Segment& segment) {
   text.append(std::to_string(peers.processors())).append(" processors");
   const std::string parts = describe_spread(peers.localities());
   if (!parts.empty()) text.append(", ").append(parts);
+  const Staging& staging = segment.view().layout().staging();
+  text.append("; staging for collectives ").append(std::to_string(staging.slots * kSlotSize >> 10));
+  text.append(" KiB per rank, for messages ").append(std::to_string(staging.ring >> 10)).append(" KiB per peer");
   if (peers.oversubscribed()) text.append("; more ranks than processors: waits yield instead of spinning");
   const size_t older_groups = segment.pools().older_groups();
   if (older_groups > 0) text.append("; memory pools of older groups: ").append(std::to_string(older_groups));

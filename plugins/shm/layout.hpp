@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layout of the segment that the ranks of a group share. All offsets follow from the number of ranks; none is read
-// from the segment. The memory begins as zeros.
+// The layout of the segment that the ranks of a group share. All offsets follow from the number of ranks and the bytes
+// of staging; none is read from the segment. The memory begins as zeros.
 //
-//   Header | Member[n] | opened flags [receiver][sender] | Line[n][kSteps] | slot[n][kSteps] |
-//   Channel[receiver][sender] | heap[n]
+//   Header | Member[n] | opened flags [receiver][sender] | Line[n][kSteps] | slot[n][Staging::slots] |
+//   (Channel, ring)[receiver][sender] | heap[n]
 //
 // Heaps (heap.hpp) are mapped one by one on demand. Every rank maps the rest, a View. The table of channels is large
 // but sparse: pages of unused channels are never touched.
@@ -12,8 +12,10 @@
 // Values that another rank can write are read once into a local variable and checked before use as a size.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -23,14 +25,14 @@ namespace backplane::shm {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
 
-constexpr uint64_t kMagic = UINT64_C(0x414d485350414c42);  // "BLAPSHMA"
+constexpr uint64_t kMagic = UINT64_C(0x424d485350414c42);  // "BLAPSHMB"
 constexpr size_t kPage = 4096;
 constexpr int32_t kMaxRanks = 1024;
 constexpr uint64_t kMaxHeapBytes = UINT64_C(1) << 43;  // bytes of address space of all heaps together
 
 constexpr size_t kMaxOlderGroups = 8;  // older groups whose memory a group can use (pools.hpp)
 
-// Collectives: each rank has kSteps lines and slots, used in turn.
+// Collectives: each rank has kSteps lines and a multiple of kSteps slots, used in turn.
 constexpr uint32_t kSteps = 8;
 constexpr size_t kSlotSize = size_t{64} << 10;  // bytes
 constexpr size_t kLineData = 120;               // bytes stored in the line itself
@@ -38,12 +40,36 @@ constexpr size_t kLineData = 120;               // bytes stored in the line itse
 // Messages: each ordered pair of ranks has a ring of heads and a ring of bytes.
 constexpr uint32_t kHeads = 128;
 constexpr size_t kHeadData = 48;                     // bytes of a message stored in its head
-constexpr uint64_t kRingSize = UINT64_C(128) << 10;  // bytes
+constexpr uint64_t kMinRing = UINT64_C(128) << 10;   // bytes
 constexpr uint64_t kEagerLimit = UINT64_C(8) << 10;  // bytes; longer messages are announced first
 constexpr uint64_t kPiece = UINT64_C(16) << 10;      // bytes of data per head; two must fit into the ring
 constexpr uint64_t kWindow = UINT64_C(1) << 20;      // eager bytes per pair that no receive has taken
 constexpr uint64_t kOverhead = 128;                  // counted for each eager message in addition to its data
 constexpr uint64_t kMaxBatch = UINT64_C(1) << 20;    // bytes copied from one rank before others get their turn
+
+// The memory through which a rank passes data that the others cannot read in place: its slots, and the rings of its
+// channels to the other ranks. Slots and rings are used in order, so each of their lines returns only after all others
+// (topology.hpp). All numbers are powers of two.
+struct Staging {
+  static constexpr uint64_t kLeast = kSteps * kSlotSize;         // bytes
+  static constexpr uint64_t kMost = UINT64_C(16) << 20;          // bytes
+  static constexpr uint64_t kMostSlots = UINT64_C(16) << 20;     // bytes of all ranks that a default may take
+  static constexpr uint64_t kMostByDefault = UINT64_C(2) << 20;  // bytes
+
+  // `bytes` from kLeast to kMost for the slots of a rank, and again for its rings, which have at least kMinRing each.
+  Staging(uint64_t bytes, int32_t world_size)
+      : slots(static_cast<uint32_t>(bytes / kSlotSize)),
+        ring(std::max(kMinRing, std::bit_floor(bytes / static_cast<uint64_t>(std::max(1, world_size - 1))))) {}
+  static bool is_valid(uint64_t bytes) { return std::has_single_bit(bytes) && bytes >= kLeast && bytes <= kMost; }
+  // Of `wanted` bytes as many as a group of this size takes by default.
+  static uint64_t limited(uint64_t wanted, int32_t world_size) {
+    const uint64_t each = std::bit_floor(kMostSlots / static_cast<uint64_t>(world_size));
+    return std::clamp(std::bit_floor(std::min(wanted, each)), kLeast, kMostByDefault);
+  }
+
+  uint32_t slots;  // of each rank
+  uint64_t ring;   // bytes, of each channel
+};
 
 using Token = std::array<unsigned char, 16>;
 
@@ -142,30 +168,38 @@ struct alignas(kPage) Channel {
   // Written by the sender: the number of revoked exposures, incremented before the program gets the buffer back.
   std::atomic<uint32_t> revoked;
   std::array<Head, kHeads> heads;
-  alignas(64) std::array<std::byte, kRingSize> data;
+};
+
+// The bytes of a channel.
+struct Ring {
+  std::byte* data = nullptr;
+  uint64_t size = kMinRing;  // a power of two
 };
 
 class Layout {
  public:
-  explicit Layout(int32_t world_size) : n_(static_cast<size_t>(world_size)) {}
+  Layout(int32_t world_size, uint64_t staging) : n_(static_cast<size_t>(world_size)), staging_(staging, world_size) {}
 
   size_t members() const { return pages(sizeof(Header)); }
   size_t opened() const { return members() + n_ * sizeof(Member); }
   size_t lines() const { return pages(opened() + n_ * n_ * sizeof(std::atomic<uint32_t>)); }
   size_t slots() const { return pages(lines() + n_ * kSteps * sizeof(Line)); }
-  size_t channels() const { return slots() + n_ * kSteps * kSlotSize; }
-  size_t size() const { return channels() + n_ * n_ * sizeof(Channel); }
+  size_t channels() const { return slots() + n_ * staging_.slots * kSlotSize; }
+  size_t channel_size() const { return sizeof(Channel) + staging_.ring; }
+  size_t size() const { return channels() + n_ * n_ * channel_size(); }
   size_t ranks() const { return n_; }
+  const Staging& staging() const { return staging_; }
 
  private:
   static size_t pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
   size_t n_;
+  Staging staging_;
 };
 
 // The segment in this process's address space.
 class View {
  public:
-  View(std::byte* base, int32_t world_size) : base_(base), layout_(world_size) {}
+  View(std::byte* base, const Layout& layout) : base_(base), layout_(layout) {}
 
   Header& header() const { return *reinterpret_cast<Header*>(base_); }
   Member& member(int32_t rank) const {
@@ -179,10 +213,14 @@ class View {
     return reinterpret_cast<Line*>(base_ + layout_.lines())[static_cast<size_t>(rank) * kSteps + step % kSteps];
   }
   std::byte* slot(int32_t rank, uint32_t step) const {
-    return base_ + layout_.slots() + (static_cast<size_t>(rank) * kSteps + step % kSteps) * kSlotSize;
+    const uint32_t slots = layout_.staging().slots;
+    return base_ + layout_.slots() + (static_cast<size_t>(rank) * slots + step % slots) * kSlotSize;
   }
   Channel& channel(int32_t receiver, int32_t sender) const {
-    return reinterpret_cast<Channel*>(base_ + layout_.channels())[pair(receiver, sender)];
+    return *reinterpret_cast<Channel*>(base_ + layout_.channels() + pair(receiver, sender) * layout_.channel_size());
+  }
+  Ring ring(int32_t receiver, int32_t sender) const {
+    return {reinterpret_cast<std::byte*>(&channel(receiver, sender) + 1), layout_.staging().ring};
   }
   const Layout& layout() const { return layout_; }
   std::byte* base() const { return base_; }

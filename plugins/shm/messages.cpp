@@ -73,8 +73,9 @@ Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* pe
           }) {
   for (int32_t peer = 0; peer < world_size; ++peer) {
     if (peer == rank) continue;
-    at(peer).out = Outbox(view->channel(peer, rank), view->opened(peer, rank), peers->uses_membarrier());
-    at(peer).in = Inbox(view->channel(rank, peer), view->opened(rank, peer), peers->uses_membarrier());
+    const bool membarrier = peers->uses_membarrier();
+    at(peer).out = Outbox(view->channel(peer, rank), view->ring(peer, rank), view->opened(peer, rank), membarrier);
+    at(peer).in = Inbox(view->channel(rank, peer), view->ring(rank, peer), view->opened(rank, peer), membarrier);
   }
 }
 
@@ -132,7 +133,7 @@ void Messages::start_send(Operation& send) {
   Peer& peer = at(send.peer);
   if (members_->departures() != departures_) handle_departures();
   if (peer.lost) throw sdk::Failure(*peer.lost);
-  open_channel(send.peer);
+  open_channel(send.peer, true);
   if (peer.controls.empty() && peer.sends.empty() && put(peer, send)) {
     members_->wake(send.peer);
     return;
@@ -141,9 +142,14 @@ void Messages::start_send(Operation& send) {
   peer.sends.push_back(&send);
 }
 
-// Throws BP_RESOURCE.
-void Messages::open_channel(int32_t rank) {
+// Takes the pages that this rank writes to: heads, and for sends the ring. Throws BP_RESOURCE.
+void Messages::open_channel(int32_t rank, bool to_send) {
   Outbox& out = at(rank).out;
+  if (to_send && !out.has_ring()) {
+    const Ring ring = view_->ring(rank, rank_);
+    populate(ring.data, ring.size, "messages");
+    out.set_has_ring();
+  }
   if (out.is_open()) return;
   Channel& channel = view_->channel(rank, rank_);
   populate(reinterpret_cast<std::byte*>(&channel), sizeof channel, "messages");

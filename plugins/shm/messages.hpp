@@ -102,7 +102,7 @@ class Messages final : public sdk::ProbeTable {
   };
 
   Peer& at(int32_t rank) { return peers_[static_cast<size_t>(rank)]; }
-  void open_channel(int32_t rank);
+  void open_channel(int32_t rank, bool to_send);
   bool start(Operation& operation, bp_message* message);
   void leave_in_flight(Operation& operation);
   void start_send(Operation& send);

@@ -102,7 +102,7 @@ void Messages::send_control(int32_t rank, const Reply& reply) {
   Peer& peer = at(rank);
   if (peer.lost) return;
   try {
-    open_channel(rank);
+    open_channel(rank, false);
   } catch (const sdk::Failure& why) {
     return lose_peer(rank, why);
   }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string_view>
 
@@ -30,6 +31,7 @@ struct SegmentAddress {
   int32_t failed = BP_OK;  // otherwise rank 0 has failed with this status; `path` holds the reason
   uint64_t pid_namespace = 0;
   uint64_t heap_size = 0;
+  uint64_t staging = 0;
   std::array<char, 64> boot_id{};
   std::array<char, kTextSize> path{};
 };
@@ -57,8 +59,14 @@ int32_t status_for_others(int32_t status) {
   return is_theirs ? status : BP_PEER_LOST;
 }
 
-size_t file_size(int32_t world_size, uint64_t heap) {
-  return Layout(world_size).size() + static_cast<size_t>(world_size) * heap;
+size_t file_size(const Layout& layout, uint64_t heap) { return layout.size() + layout.ranks() * heap; }
+
+// The bytes of staging that this rank's options ask for.
+uint64_t staging_of(const sdk::Context& context) {
+  const auto wanted = static_cast<uint64_t>(context.options.integer("staging"));
+  if (wanted > 0) return std::clamp(std::bit_floor(wanted), Staging::kLeast, Staging::kMost);
+  const uint64_t best = staging_for(is_amd_host(), Topology::of_host().second_level_cache());
+  return Staging::limited(best, context.world_size);
 }
 
 void check_world_size(int32_t world_size) {
@@ -109,7 +117,7 @@ void check_present(const View& view, Peers& peers) {
 
 void populate_own(const View& view, const sdk::Context& context) {
   populate(reinterpret_cast<std::byte*>(&view.line(context.rank, 0)), kSteps * sizeof(Line), "collectives");
-  populate(view.slot(context.rank, 0), kSteps * kSlotSize, "collectives");
+  populate(view.slot(context.rank, 0), view.layout().staging().slots * kSlotSize, "collectives");
 }
 
 void signal_start(const View& view, StartSignal go) {
@@ -165,14 +173,15 @@ SegmentAddress own_address(const sdk::Context& context) {
   address.token = random_token();
   address.world_size = context.world_size;
   address.pid_namespace = pid_namespace();
-  address.heap_size = heap_size(Layout(context.world_size).size(), context.world_size);
+  address.staging = staging_of(context);
+  address.heap_size = heap_size(Layout(context.world_size, address.staging).size(), context.world_size);
   set_text(address.boot_id, boot_id());
   return address;
 }
 
 std::unique_ptr<Segment> share_segment(const sdk::Context& context, int fd, int attempt, SegmentAddress address,
                                        const sdk::Deadline& deadline) {
-  auto segment = std::make_unique<Segment>(fd, address.heap_size, context);
+  auto segment = std::make_unique<Segment>(fd, address.staging, address.heap_size, context);
   Header& header = segment->view().header();
   header.magic = kMagic;
   header.token = address.token;
@@ -198,7 +207,7 @@ std::unique_ptr<Segment> share_segment(const sdk::Context& context, int fd, int 
 
 std::unique_ptr<Segment> create_segment(const sdk::Context& context, const sdk::Deadline& deadline) {
   SegmentAddress address = own_address(context);
-  const size_t size = file_size(context.world_size, address.heap_size);
+  const size_t size = file_size(Layout(context.world_size, address.staging), address.heap_size);
   int attempt = 0;
   try {
     {
@@ -239,7 +248,7 @@ SegmentAddress address_of(const sdk::Context& context, int attempt, const sdk::D
   if (address.failed != BP_OK) {
     throw sdk::Failure(status_for_others(address.failed), "shm: rank 0 failed: " + text_of(address.path), 0);
   }
-  if (address.heap_size > kMaxHeapBytes || address.heap_size % kPage != 0) {
+  if (address.heap_size > kMaxHeapBytes || address.heap_size % kPage != 0 || !Staging::is_valid(address.staging)) {
     throw sdk::Failure(BP_INTERNAL, "shm: malformed segment address in the store", 0);
   }
   if (address.world_size != context.world_size) {
@@ -283,8 +292,9 @@ StartSignal await_start(const sdk::Context& context, Segment& segment, const sdk
 std::unique_ptr<Segment> open_segment(const sdk::Context& context, int attempt, const SegmentAddress& address) {
   std::unique_ptr<Segment> segment;
   if (attempt > 0 || address.pid_namespace == pid_namespace()) {
-    const sdk::Descriptor fd = open_shared(text_of(address.path), file_size(context.world_size, address.heap_size));
-    if (fd) segment = std::make_unique<Segment>(fd.get(), address.heap_size, context);
+    const Layout layout(context.world_size, address.staging);
+    const sdk::Descriptor fd = open_shared(text_of(address.path), file_size(layout, address.heap_size));
+    if (fd) segment = std::make_unique<Segment>(fd.get(), address.staging, address.heap_size, context);
   }
   if (!segment || !is_expected(segment->view(), address)) {
     if (attempt > 0) {
@@ -368,9 +378,9 @@ void Segment::learn(const sdk::Context& context) {
 
 void check_segment(int32_t world_size) {
   check_world_size(world_size);
-  const size_t size = Layout(world_size).size();
-  const sdk::Descriptor memory = make_anonymous(file_size(world_size, heap_size(size, world_size)));
-  populate(Mapping(memory.get(), size).data(), kPage, "a test page");
+  const Layout layout(world_size, Staging::limited(Staging::kMostByDefault, world_size));
+  const sdk::Descriptor memory = make_anonymous(file_size(layout, heap_size(layout.size(), world_size)));
+  populate(Mapping(memory.get(), layout.size()).data(), kPage, "a test page");
 }
 
 std::unique_ptr<Segment> attach(const sdk::Context& context) {

@@ -22,12 +22,13 @@ namespace backplane::shm {
 // The segment and the members of the group. The constructor throws BP_RESOURCE.
 class Segment {
  public:
-  Segment(int fd, uint64_t heap_size, const sdk::Context& context)
-      : mapping_(fd, Layout(context.world_size).size()),
-        view_(mapping_.data(), context.world_size),
+  // `staging`: bytes (layout.hpp).
+  Segment(int fd, uint64_t staging, uint64_t heap_size, const sdk::Context& context)
+      : mapping_(fd, Layout(context.world_size, staging).size()),
+        view_(mapping_.data(), Layout(context.world_size, staging)),
         peers_(view_, context.rank, context.world_size),
         older_groups_(older_groups_of(context)),
-        pools_(std::make_shared<Heaps>(duplicate(fd), Layout(context.world_size).size(), heap_size, context.rank,
+        pools_(std::make_shared<Heaps>(duplicate(fd), view_.layout().size(), heap_size, context.rank,
                                        context.world_size)) {
     populate(view_.base(), view_.layout().lines(), "the members");  // written when leaving, whatever happens
   }

@@ -39,6 +39,13 @@ struct Shm {
                    .help = "how long it then yields the processor between polls, before it sleeps",
                    .min = 0,
                    .max = 1e9}),
+      sdk::option({.type = BP_OPTION_BYTES,
+                   .key = "staging",
+                   .default_value = "0",
+                   .help = "shared memory per rank for data of collectives, and again for messages, 512K to 16M; 0: by "
+                           "the caches and the number of ranks; rank 0's value holds",
+                   .min = 0,
+                   .max = 16 << 20}),
       sdk::option({.type = BP_OPTION_ENUM,
                    .key = "cma",
                    .default_value = "auto",

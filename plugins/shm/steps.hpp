@@ -4,9 +4,9 @@
 // Steps are numbered over the life of the group, equally on all ranks, because all submit the same collectives in the
 // same order.
 //
-// A rank publishes step k by writing its line or slot k % kSteps, then the step's number into the line. It does so in
-// every step, with or without data: publishing step k means that it has read everything up to step k - kLag, so those
-// lines and slots can be reused.
+// A rank publishes step k by writing its line k % kSteps or its slot k % Staging::slots, then the step's number into
+// the line. It does so in every step, with or without data: publishing step k means that it has read everything up to
+// step k - kLag, so those lines can be reused, and slots, which return later.
 #pragma once
 
 #include <vector>
@@ -31,6 +31,7 @@ class Steps {
   Steps(const View& view, int32_t rank, int32_t world_size, Peers& peers, Waiter& waiter, Messages& messages)
       : lines_(&view.line(0, 0)),
         slots_(view.slot(0, 0)),
+        slots_per_rank_(view.layout().staging().slots),
         rank_(rank),
         world_size_(world_size),
         peers_(peers),
@@ -81,7 +82,9 @@ class Steps {
 
  private:
   std::byte* data_of(int32_t rank, uint32_t step, uint64_t size) const {
-    return size <= kLineData ? line(rank, step).data.data() : slots_ + index_of(rank, step) * kSlotSize;
+    return size <= kLineData
+               ? line(rank, step).data.data()
+               : slots_ + (static_cast<size_t>(rank) * slots_per_rank_ + (step & (slots_per_rank_ - 1))) * kSlotSize;
   }
   Line& line(int32_t rank, uint32_t step) const { return lines_[index_of(rank, step)]; }
   static size_t index_of(int32_t rank, uint32_t step) { return static_cast<size_t>(rank) * kSteps + step % kSteps; }
@@ -102,6 +105,7 @@ class Steps {
 
   Line* const lines_;  // cached from View
   std::byte* const slots_;
+  const uint32_t slots_per_rank_;  // a power of two
   const int32_t rank_;
   const int32_t world_size_;
   Peers& peers_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topology.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -74,14 +76,33 @@ Topology::Topology(const char* description) {
         processor->nodeset == nullptr ? 0 : static_cast<uint32_t>(hwloc_bitmap_first(processor->nodeset) + 1);
     locality.cache = above(topology.get(), processor, HWLOC_OBJ_L3CACHE);
     if (locality.cache == 0) locality.cache = above(topology.get(), processor, HWLOC_OBJ_L2CACHE);
+    const hwloc_obj_t cache = hwloc_get_ancestor_obj_by_type(topology.get(), HWLOC_OBJ_L2CACHE, processor);
+    if (cache != nullptr) second_level_cache_ = std::max<uint64_t>(second_level_cache_, cache->attr->cache.size);
   }
 }
 
 #else
 
-Topology::Topology(const char* /*description*/) {}
+Topology::Topology(const char* description)
+    : second_level_cache_(description == nullptr ? static_cast<uint64_t>(std::max(0L, ::sysconf(_SC_LEVEL2_CACHE_SIZE)))
+                                                 : 0) {}
 
 #endif
+
+uint64_t staging_for(bool is_amd, uint64_t second_level_cache) {
+  constexpr uint64_t kUsual = UINT64_C(1) << 20;  // of AMD's servers
+  if (!is_amd) return 0;
+  return 2 * (second_level_cache == 0 ? kUsual : second_level_cache);
+}
+
+bool is_amd_host() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amd") != 0;
+#else
+  return false;
+#endif
+}
 
 const Topology& Topology::of_host() {
   static const Topology found(nullptr);

@@ -30,10 +30,21 @@ class Topology {
   explicit Topology(const char* description);
 
   Locality locality_of(const Processors& processors) const;
+  // Bytes of the largest second-level cache; 0 if unknown.
+  uint64_t second_level_cache() const { return second_level_cache_; }
 
  private:
   std::vector<Locality> localities_;  // by processor
+  uint64_t second_level_cache_ = 0;
 };
+
+// Bytes of memory through which a rank should pass data to others; 0: as few as possible. AMD: twice the second-level
+// cache, so that a line has left its reader's cache before it is written again, because taking it from there costs
+// several times as much as taking it from the third level. Others: the two cost the same, and more staging only
+// displaces the program's data (share/doc/design.md, "Staging").
+uint64_t staging_for(bool is_amd, uint64_t second_level_cache);
+// Whether this host's processors are AMD's.
+bool is_amd_host();
 
 // The other ranks in the order in which `rank` reads from them: same cache, same node, same package, others. Ranks that
 // read from the same ones start at different ones.

@@ -3,10 +3,10 @@
 
 namespace backplane::shm {
 
-RingSpan RingSpan::after(uint64_t position, uint64_t length) {
-  const uint64_t offset = position % kRingSize;
+RingSpan RingSpan::after(uint64_t position, uint64_t length, uint64_t ring_size) {
+  const uint64_t offset = position % ring_size;
   const uint64_t rounded = (length + 63) / 64 * 64;
-  if (offset + rounded > kRingSize) position += kRingSize - offset;
+  if (offset + rounded > ring_size) position += ring_size - offset;
   return {position, position + rounded};
 }
 
@@ -17,9 +17,9 @@ bool Outbox::has_head() {
 }
 
 bool Outbox::has_bytes(const RingSpan& span) {
-  if (span.end - bytes_read_ <= kRingSize) return true;
+  if (span.end - bytes_read_ <= ring_.size) return true;
   bytes_read_ = channel_->bytes_read.load();
-  return span.end - bytes_read_ <= kRingSize;
+  return span.end - bytes_read_ <= ring_.size;
 }
 
 // Requests a wake-up. The caller must check for room again, because room may be freed before the receiver sees the
@@ -48,11 +48,11 @@ bool Outbox::put_inline(uint64_t tag, const void* data, uint64_t size) {
 }
 
 bool Outbox::put_piece(Kind kind, uint64_t tag, uint64_t id, const void* data, uint64_t size) {
-  const RingSpan span = RingSpan::after(position_, size);
+  const RingSpan span = RingSpan::after(position_, size, ring_.size);
   while (!has_head() || !has_bytes(span)) {
     if (!ask_for_room()) return false;
   }
-  std::memcpy(channel_->data.data() + span.begin % kRingSize, data, size);
+  std::memcpy(ring_.data + span.begin % ring_.size, data, size);
   position_ = span.end;
   Head& to = head();
   to.tag = tag;
@@ -115,8 +115,8 @@ Inbox::Peek Inbox::peek(Arrival& arrival) {
         return Peek::kMalformed;
       }
       arrival.id = from.control.id;
-      const RingSpan span = RingSpan::after(position_, arrival.length);
-      arrival.data = channel_->data.data() + span.begin % kRingSize;
+      const RingSpan span = RingSpan::after(position_, arrival.length, ring_.size);
+      arrival.data = ring_.data + span.begin % ring_.size;
       after_ = span.end;
       return Peek::kMessage;
     }

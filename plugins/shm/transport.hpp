@@ -7,6 +7,7 @@
 // multiple of 64 and does not wrap.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "futex.hpp"
@@ -17,7 +18,7 @@ namespace backplane::shm {
 
 // The begin of the next piece of `length` bytes, and its end, as counters that never wrap.
 struct RingSpan {
-  static RingSpan after(uint64_t position, uint64_t length);
+  static RingSpan after(uint64_t position, uint64_t length, uint64_t ring_size);
   uint64_t begin;
   uint64_t end;
 };
@@ -25,8 +26,8 @@ struct RingSpan {
 class Outbox {
  public:
   Outbox() = default;
-  Outbox(Channel& channel, std::atomic<uint32_t>& opened, bool membarrier)
-      : channel_(&channel), opened_(&opened), membarrier_(membarrier) {}
+  Outbox(Channel& channel, const Ring& ring, std::atomic<uint32_t>& opened, bool membarrier)
+      : channel_(&channel), ring_(ring), opened_(&opened), membarrier_(membarrier) {}
 
   // Announces the channel to the receiver. Call before anything else.
   void open() {
@@ -34,6 +35,9 @@ class Outbox {
     is_open_ = true;
   }
   bool is_open() const { return is_open_; }
+  // Whether the pages of the ring exist. Set it before the first piece.
+  bool has_ring() const { return has_ring_; }
+  void set_has_ring() { has_ring_ = true; }
 
   // Return false if there is no room. The receiver rings when there is.
   bool put_inline(uint64_t tag, const void* data, uint64_t size);
@@ -55,9 +59,11 @@ class Outbox {
   void publish(Kind kind, uint64_t length);
 
   Channel* channel_ = nullptr;
+  Ring ring_;
   std::atomic<uint32_t>* opened_ = nullptr;
   bool membarrier_ = false;
   bool is_open_ = false;
+  bool has_ring_ = false;
   uint32_t next_ = 0;
   uint32_t heads_read_ = 0;  // as last seen
   uint64_t position_ = 0;
@@ -81,8 +87,8 @@ struct Arrival {
 class Inbox {
  public:
   Inbox() = default;
-  Inbox(Channel& channel, const std::atomic<uint32_t>& opened, bool membarrier)
-      : channel_(&channel), opened_(&opened), membarrier_(membarrier) {}
+  Inbox(Channel& channel, const Ring& ring, const std::atomic<uint32_t>& opened, bool membarrier)
+      : channel_(&channel), ring_(ring), opened_(&opened), membarrier_(membarrier) {}
 
   enum class Peek { kNone, kMessage, kMalformed };
   // Returns the next head. Its data stay valid until pop. kMalformed also if the window is exceeded.
@@ -96,6 +102,7 @@ class Inbox {
   bool release();
   // Bytes popped so far, including gaps.
   uint64_t position() const { return position_; }
+  uint64_t ring_size() const { return ring_.size; }
   // Returns the window space of a message of `size` bytes.
   void return_credits(uint64_t size) { channel_->taken.store(taken_ += size + kOverhead, std::memory_order_release); }
   // Call after reading an exposed buffer: whether the sender has revoked any exposure since.
@@ -103,6 +110,7 @@ class Inbox {
 
  private:
   Channel* channel_ = nullptr;
+  Ring ring_;
   const std::atomic<uint32_t>* opened_ = nullptr;
   bool membarrier_ = false;
   bool is_open_ = false;
@@ -120,10 +128,9 @@ class Inbox {
 // the beginning has been read. The sender rings for later heads.
 class ReadBatch {
  public:
-  static constexpr uint32_t kBatch = 16;                  // heads after which room is reported
-  static constexpr uint64_t kBatchBytes = kRingSize / 4;  // or bytes
-  static constexpr uint32_t kMost = 4 * kHeads;           // heads after which it ends
-  static_assert(kMost >= kHeads && kMaxBatch > kRingSize);
+  static constexpr uint32_t kBatch = 16;         // heads after which room is reported, or a quarter of the ring
+  static constexpr uint32_t kMost = 4 * kHeads;  // heads after which it ends
+  static_assert(kMost >= kHeads);
 
   // The caller holds `lock`.
   ReadBatch(Inbox& in, const SpinLock& lock) : in_(in), lock_(lock) {}
@@ -133,7 +140,7 @@ class ReadBatch {
   // Returns true if the sender waits for room and must be woken.
   bool pop() {
     in_.pop();
-    return (++heads_ % kBatch == 0 || in_.position() - released_ >= kBatchBytes) && release();
+    return (++heads_ % kBatch == 0 || in_.position() - released_ >= in_.ring_size() / 4) && release();
   }
   // Call when the batch is over. Returns true as above.
   bool end() { return heads_ > 0 && in_.release(); }
@@ -141,9 +148,9 @@ class ReadBatch {
  private:
   bool has_exited() const {
     const uint64_t bytes = in_.position() - begin_;
-    if (heads_ >= kMost || bytes >= kMaxBatch) return true;
+    if (heads_ >= kMost || bytes >= std::max(kMaxBatch, 2 * in_.ring_size())) return true;
     // More than a ring, since heads without bytes may have followed.
-    return lock_.is_contended() && (heads_ >= kHeads || bytes > kRingSize);
+    return lock_.is_contended() && (heads_ >= kHeads || bytes > in_.ring_size());
   }
   bool release() {
     released_ = in_.position();

@@ -16,14 +16,16 @@
 namespace backplane::shm::test {
 namespace {
 
+const Layout kLayout(2, Staging::kLeast);
+
 // A segment for two ranks, the second of which is a child process.
 class TwoProcesses {
  public:
   enum class Join { kAtOnce, kLater };
   explicit TwoProcesses(Join when = Join::kAtOnce)
-      : file_(make_anonymous(Layout(2).size())), mapping_(file_.get(), Layout(2).size()) {
-    EXPECT_EQ(madvise(mapping_.data(), Layout(2).size(), MADV_DOFORK), 0);
-    view.emplace(mapping_.data(), 2);
+      : file_(make_anonymous(kLayout.size())), mapping_(file_.get(), kLayout.size()) {
+    EXPECT_EQ(madvise(mapping_.data(), kLayout.size(), MADV_DOFORK), 0);
+    view.emplace(mapping_.data(), kLayout);
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends_.data()), 0);
     child_ = fork();
     if (child_ == 0) run_other_rank();
@@ -181,8 +183,8 @@ TEST(CrossMemory, MessagesAreStagedWhereForbidden) {
         },
         {}, cma);
     const auto is_untouched = [&memory](int32_t receiver) {
-      const auto& data = memory.view.channel(receiver, 1 - receiver).data;
-      return std::all_of(data.begin(), data.end(), [](std::byte each) { return each == std::byte{0}; });
+      const Ring ring = memory.view.ring(receiver, 1 - receiver);
+      return std::all_of(ring.data, ring.data + ring.size, [](std::byte each) { return each == std::byte{0}; });
     };
     EXPECT_FALSE(is_untouched(1));
     EXPECT_TRUE(cma == Cma::kAuto || !may_read() || is_untouched(0));

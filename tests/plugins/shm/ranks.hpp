@@ -46,10 +46,10 @@ constexpr int kEffort = 10;
 #endif
 
 struct Memory {
-  explicit Memory(int32_t ranks)
-      : size(Layout(ranks).size()),
+  explicit Memory(int32_t ranks, uint64_t staging = Staging::kLeast)
+      : size(Layout(ranks, staging).size()),
         base(static_cast<std::byte*>(std::aligned_alloc(kPage, size))),
-        view((std::memset(base, 0, size), base), ranks) {}
+        view((std::memset(base, 0, size), base), Layout(ranks, staging)) {}
   ~Memory() { std::free(base); }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
@@ -224,11 +224,11 @@ void run_ranks(const Memory& memory, int32_t ranks, const WaitPolicy& policy, co
   for (std::thread& thread : threads) thread.join();
 }
 
-// Runs twice: with fences on both sides, and with membarrier if available.
+// Runs twice: with fences on both sides and the least staging, and with membarrier if available and more.
 template <typename Body>
 void on_ranks(int32_t ranks, const WaitPolicy& policy, const Body& body) {
   run_ranks(Memory(ranks), ranks, policy, body);
-  const Memory memory(ranks);
+  const Memory memory(ranks, UINT64_C(2) << 20);
   if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) != 0) return;
   for (int32_t rank = 0; rank < ranks; ++rank) memory.view.member(rank).has_membarrier = 1;
   run_ranks(memory, ranks, policy, [&body](Rank& rank) {

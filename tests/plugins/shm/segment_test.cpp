@@ -210,6 +210,36 @@ TEST(ShmSegment, NoMemoryLeft) {
   }
 }
 
+// The slots fit, the rings of messages do not.
+TEST(ShmSegment, NoMemoryLeftForMessages) {
+  const SmallSharedMemory small("size=13m");
+  if (!small.is_mounted()) GTEST_SKIP() << "no permission for a mount namespace";
+  const JobDirectory place;
+  const auto value = run(
+      place, [](int rank) { return rank == 0 || unshare(CLONE_NEWPID) == 0; }, "shm?staging=4M", pass_around);
+  if (value.empty()) GTEST_SKIP() << "no permission for a pid namespace";
+  const auto has_told = [](const std::string& each) {
+    return each.find("no memory for messages") != std::string::npos;
+  };
+  EXPECT_TRUE(std::any_of(value.begin(), value.end(), has_told)) << value[0] << "; " << value[1] << "; " << value[2];
+  for (const std::string& each : value) EXPECT_NE(each, "right");
+  EXPECT_TRUE(leaves_nothing());
+}
+
+// Rank 0's staging holds, whatever the others ask for.
+TEST(ShmSegment, RanksAgreeOnStaging) {
+  const auto differing = [](const JobDirectory& place, int rank, const std::string&) {
+    constexpr const char* kStaging[] = {"shm?staging=3M&cma=off", "shm?staging=16M&cma=off", "shm?cma=off"};
+    return pass_around(place, rank, kStaging[rank]);
+  };
+  const JobDirectory place;
+  for (const std::string& each : run(
+           place, [](int) { return true; }, "", differing)) {
+    EXPECT_EQ(each, "right");
+  }
+  EXPECT_TRUE(leaves_nothing());
+}
+
 bool answer_reads_with(unsigned action) { return answer_with(action, SYS_process_vm_readv); }
 
 // Large messages arrive whether all, some or no ranks may read other processes.

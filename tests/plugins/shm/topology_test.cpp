@@ -10,6 +10,7 @@
 #include <atomic>
 #include <numeric>
 
+#include "layout.hpp"
 #include "process.hpp"
 
 namespace {
@@ -74,6 +75,51 @@ TEST(Topology, ToleratesMissingLevels) {
   EXPECT_EQ(Topology("nonsense").locality_of(processors({0})), Locality{});
   Topology::of_host().locality_of(usable_cpus());
   EXPECT_EQ(&Topology::of_host(), &Topology::of_host());
+}
+
+TEST(Topology, FindsTheSecondLevelCache) {
+  const Topology host("package:1 l3:1(size=32MB) l2:2(size=1048576) core:1 pu:2");
+  SKIP_WITHOUT_HWLOC(host);
+  EXPECT_EQ(host.second_level_cache(), UINT64_C(1) << 20);
+  EXPECT_EQ(Topology("pu:2").second_level_cache(), 0U);
+}
+
+TEST(Staging, FollowsTheCachesOfAmd) {
+  EXPECT_EQ(staging_for(true, UINT64_C(1) << 20), UINT64_C(2) << 20);
+  EXPECT_EQ(staging_for(true, UINT64_C(512) << 10), UINT64_C(1) << 20);
+  EXPECT_EQ(staging_for(true, 0), UINT64_C(2) << 20);
+  EXPECT_EQ(staging_for(false, UINT64_C(2) << 20), 0U);
+}
+
+TEST(Staging, DividesItAmongThePeers) {
+  constexpr uint64_t kMiB = UINT64_C(1) << 20;
+  EXPECT_EQ(Staging(2 * kMiB, 2).ring, 2 * kMiB);
+  EXPECT_EQ(Staging(2 * kMiB, 2).slots, 32U);
+  EXPECT_EQ(Staging(2 * kMiB, 4).ring, kMiB / 2);
+  EXPECT_EQ(Staging(2 * kMiB, kMaxRanks).ring, kMinRing);
+  EXPECT_EQ(Staging(Staging::kLeast, kMaxRanks).slots, kSteps);
+}
+
+// By default the slots of all ranks take 16 MiB or the least, and the rings of a rank what its slots take or the least.
+TEST(Staging, DefaultsAreBounded) {
+  for (int32_t ranks = 2; ranks <= kMaxRanks; ++ranks) {
+    const auto n = static_cast<uint64_t>(ranks);
+    for (const uint64_t wanted : {UINT64_C(0), UINT64_C(1'000'000), UINT64_C(2) << 20, UINT64_C(1) << 40}) {
+      const uint64_t bytes = Staging::limited(wanted, ranks);
+      ASSERT_TRUE(Staging::is_valid(bytes)) << wanted << ", " << ranks << " ranks";
+      const Staging staging(bytes, ranks);
+      ASSERT_EQ(staging.slots % kSteps, 0U);
+      ASSERT_LE(bytes, Staging::kMostByDefault);
+      ASSERT_LE(n * staging.slots * kSlotSize, std::max(Staging::kMostSlots, n * Staging::kLeast));
+      ASSERT_LE((n - 1) * staging.ring, std::max(bytes, (n - 1) * kMinRing));
+      ASSERT_GE(staging.ring, 2 * kPiece);
+    }
+  }
+}
+
+TEST(Staging, RejectsWhatNoRankPublishes) {
+  for (const uint64_t bytes : {UINT64_C(0), Staging::kLeast / 2, Staging::kLeast + 1, 2 * Staging::kMost, ~UINT64_C(0)})
+    EXPECT_FALSE(Staging::is_valid(bytes)) << bytes;
 }
 
 using Order = std::vector<int32_t>;

@@ -7,11 +7,13 @@ namespace backplane::shm::test {
 namespace {
 
 struct Pair {
-  Memory memory{2};
+  explicit Pair(uint64_t staging = Staging::kLeast) : memory(2, staging) {}
+  Memory memory;
   Channel& channel = memory.view.channel(1, 0);
+  Ring ring = memory.view.ring(1, 0);
   std::atomic<uint32_t>& opened = memory.view.opened(1, 0);
-  Outbox out{channel, opened, false};
-  Inbox in{channel, opened, false};
+  Outbox out{channel, ring, opened, false};
+  Inbox in{channel, ring, opened, false};
 };
 
 uint64_t length_of(uint64_t number) {
@@ -31,8 +33,12 @@ void put(Pair& pair, uint64_t number, std::mt19937_64& random) {
   yield_sometimes(random);
 }
 
-TEST(Ring, KeepsOrder) {
-  Pair pair;
+// Rings of the least and of the most bytes.
+class Rings : public testing::TestWithParam<uint64_t> {};
+INSTANTIATE_TEST_SUITE_P(Staging, Rings, testing::Values(Staging::kLeast, Staging::kMost));
+
+TEST_P(Rings, KeepOrder) {
+  Pair pair(GetParam());
   pair.out.open();
   constexpr uint64_t kCount = 2000 * kEffort;
   std::thread writer([&pair] {
@@ -108,6 +114,7 @@ class Request {
 
 TEST(ReadBatch, ReportsRoomByBytes) {
   Pair pair;
+  ASSERT_LT(pair.ring.size / 4, ReadBatch::kBatch * kPiece);
   pair.out.open();
   while (put_data(pair, kPiece)) {
   }
@@ -121,8 +128,7 @@ TEST(ReadBatch, ReportsRoomByBytes) {
     waits = reading.pop();
   }
   EXPECT_TRUE(waits);
-  EXPECT_EQ(bytes, ReadBatch::kBatchBytes);
-  EXPECT_LE(bytes, kRingSize / 4);
+  EXPECT_EQ(bytes, pair.ring.size / 4);
   EXPECT_TRUE(put_data(pair, kPiece));
 }
 
@@ -141,9 +147,9 @@ TEST(ReadBatch, ReportsRoomByHeads) {
 }
 
 // The limits of bytes and heads of a batch while the sender continues.
-void expect_end(const SpinLock& lock, uint64_t max_message_bytes, uint64_t most_heads) {
+void expect_end(const SpinLock& lock, uint64_t staging, uint64_t max_message_bytes, uint64_t most_heads) {
   for (const uint64_t size : {kPiece, uint64_t{5000}, uint64_t{0}}) {
-    Pair pair;
+    Pair pair(staging);
     pair.out.open();
     ReadBatch reading(pair.in, lock);
     Arrival arrival;
@@ -159,11 +165,14 @@ void expect_end(const SpinLock& lock, uint64_t max_message_bytes, uint64_t most_
   }
 }
 
-TEST(ReadBatch, EndsWhileTheSenderContinues) { expect_end({}, UINT64_C(1) << 20, 4 * kHeads); }
+TEST(ReadBatch, EndsWhileTheSenderContinues) {
+  expect_end({}, Staging::kLeast, UINT64_C(1) << 20, 4 * kHeads);
+  expect_end({}, Staging::kMost, 2 * Staging::kMost, 4 * kHeads);
+}
 
 TEST(ReadBatch, EndsEarlyIfTheLockIsContended) {
   const Request expected;
-  expect_end(expected.lock, kRingSize, kHeads);
+  for (const uint64_t staging : {Staging::kLeast, Staging::kMost}) expect_end(expected.lock, staging, staging, kHeads);
 }
 
 // The sender has already rung for these messages and will not ring again.

@@ -79,8 +79,8 @@ TEST_P(ZeroCopyMessages, AreReadInPlace) {
       }
     });
     for (int32_t rank = 0; rank < kRanks; ++rank) {
-      const Channel& channel = ranks.memory.view.channel((rank + 1) % kRanks, rank);
-      EXPECT_EQ(written(channel.data.data(), kRingSize), 0U) << "from rank " << rank;
+      const Ring ring = ranks.memory.view.ring((rank + 1) % kRanks, rank);
+      EXPECT_EQ(written(ring.data, ring.size), 0U) << "from rank " << rank;
     }
   }
 }
@@ -162,7 +162,8 @@ TEST_P(ZeroCopyMessages, PossiblyRevokedMessagesAreSent) {
   Rank::finish(receiver.recv(0, 1, in.data(), kCount * sizeof(uint32_t)));
   other.join();
   EXPECT_TRUE(std::all_of(in.begin(), in.end(), [](uint32_t each) { return each == 1; }));
-  EXPECT_GT(written(channel.data.data(), kRingSize), 0U);
+  const Ring ring = ranks.memory.view.ring(1, 0);
+  EXPECT_GT(written(ring.data, ring.size), 0U);
 }
 
 // An exposure that was revoked before the receive is not read.
