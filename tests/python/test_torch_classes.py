@@ -14,7 +14,7 @@ import torch
 from test_torch import LONG_LIMIT, run_torch
 
 
-@pytest.mark.parametrize("names", ["backplane", "cpu:backplane", "cpu:backplane,cuda:gloo"])
+@pytest.mark.parametrize("names", ["backplane", "cpu:backplane", "cpu:backplane,cuda:gloo", "cpu:backplane,cuda:nccl"])
 def test_backends_are_chosen_by_device(names: str) -> None:
     if ":" in names and torch.__version__ < "2":
         pytest.skip(f"torch {torch.__version__} has one backend for all devices")
