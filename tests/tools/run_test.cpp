@@ -162,6 +162,15 @@ TEST(Run, WithoutPmiRanksHaveNoConnectionOfAnOuterJob) {
   EXPECT_EQ(run({"run", "--no-pmi", "-n", "1", "sh", "-c", print}, mpiexec).out, "0 3 4\n");
 }
 
+// MPICH 5 refuses to choose between PMI-1 and PMIx.
+TEST(Run, WithPmixMpichIsToldToUsePmi1) {
+  if (std::string(BACKPLANE_TEST_PMIX_SERVER).empty()) GTEST_SKIP() << "the PMIx server is not built";
+  const std::string print = "echo ${MPIR_CVAR_PMI_VERSION-none}";
+  EXPECT_EQ(run({"run", "--pmix", "-n", "1", "sh", "-c", print}).out, "1\n");
+  EXPECT_EQ(run({"run", "-n", "1", "sh", "-c", print}).out, "none\n");
+  EXPECT_EQ(run({"run", "--pmix", "-n", "1", "sh", "-c", print}, {{{"MPIR_CVAR_PMI_VERSION", "2"}}}).out, "2\n");
+}
+
 // Besides PMI_FD.
 TEST(Run, LeaksNoDescriptorsToRanks) {
   // Some sandboxes show descriptors of their own in every process, so a process without a launcher is the reference.

@@ -144,6 +144,7 @@ class Supervisor {
     ::setenv("PMI_RANK", std::to_string(rank).c_str(), 1);
     ::setenv("PMI_SIZE", std::to_string(settings_.ranks).c_str(), 1);
     if (!pmix_) return;
+    ::setenv("MPIR_CVAR_PMI_VERSION", "1", 0);  // MPICH 5 ends if it finds PMI-1 and PMIx and no choice
     for (const auto& [name, value] : pmix_->variables(rank)) ::setenv(name.c_str(), value.c_str(), 1);
   }
 

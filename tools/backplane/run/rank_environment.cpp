@@ -101,6 +101,10 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank, int pm
     own["PMI_SIZE"] = own["WORLD_SIZE"];
   }
   own.insert(pmix.begin(), pmix.end());
+  // MPICH 5 ends if it finds PMI-1 and PMIx and no choice.
+  if (pmi_fd >= 0 && !pmix.empty() && std::getenv("MPIR_CVAR_PMI_VERSION") == nullptr) {
+    own["MPIR_CVAR_PMI_VERSION"] = "1";
+  }
   if (!job.backend.empty()) own["BACKPLANE_BACKEND"] = job.backend;
   for (const auto& [name, value] : extra_variables(global_rank(job, local_rank))) own[name] = value;
   std::vector<std::string> environment = base::environment_with(own);
