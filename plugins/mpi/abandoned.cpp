@@ -2,12 +2,41 @@
 #include "abandoned.hpp"
 
 namespace backplane::mpi {
+namespace {
+
+PendingRequests& kept_requests() {
+  thread_local PendingRequests kept;
+  return kept;
+}
+
+}  // namespace
+
+OwnRequests::~OwnRequests() {
+  constexpr size_t kMost = 4;
+  PendingRequests& kept = kept_requests();
+  while (!list_.empty() && kept.size() < kMost) {
+    PendingRequest& each = list_.front();
+    each.request = Request{};
+    each.in.reset();
+    each.out.reset();
+    each.blocks.reset();
+    kept.splice(kept.begin(), list_, list_.begin());
+  }
+}
+
+PendingRequest& OwnRequests::add(size_t count) {
+  PendingRequests& kept = kept_requests();
+  for (; count > 0 && !kept.empty(); --count) list_.splice(list_.end(), kept, kept.begin());
+  for (; count > 0; --count) list_.emplace_back();
+  return list_.back();
+}
 
 void AbandonedRequests::add(PendingRequests& pending) noexcept {
-  if (pending.front().request == Request{}) return;
+  pending.remove_if([](const PendingRequest& each) { return each.request == Request{}; });
+  if (pending.empty()) return;
   const std::lock_guard lock(mutex_);
+  count_ += pending.size();
   waiting_.splice(waiting_.end(), pending);
-  ++count_;
 }
 
 size_t AbandonedRequests::reap(Api& api) {

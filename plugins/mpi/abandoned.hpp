@@ -26,33 +26,62 @@ class Copy {
   // Call once. Throws std::bad_alloc.
   std::byte* take(sdk::BlockPool& pool, uint64_t bytes) {
     if (bytes <= kInline) return inline_.data();
+    if (bytes <= block_size_) return block_.get();
     if (bytes < sdk::BlockPool::kSmallest) {
       block_.reset(new std::byte[bytes]);
+      block_size_ = bytes;
       return block_.get();
     }
     pooled_ = pool.take(bytes);
     return pooled_.get();
   }
+  // Ends the use of the memory. A small block is kept for the next one.
+  void reset() noexcept {
+    constexpr uint64_t kKept = 1024;
+    pooled_.reset();
+    if (block_size_ <= kKept) return;
+    block_.reset();
+    block_size_ = 0;
+  }
 
  private:
   alignas(16) std::array<std::byte, kInline> inline_;
   std::unique_ptr<std::byte[]> block_;
+  uint64_t block_size_ = 0;
   std::shared_ptr<std::byte> pooled_;
 };
 
-// A request and the memory of the plugin that it uses. A list of one, so that giving it up allocates nothing.
+// A request and the memory of the plugin that it uses. In a list, so that giving it up allocates nothing.
 struct PendingRequest {
   Request request{};
   Copy in;
   Copy out;
-  Blocks blocks;
+  std::unique_ptr<Blocks> blocks;  // of v-forms
 };
 using PendingRequests = std::list<PendingRequest>;
+
+// The requests of an operation. Each thread keeps a few, because their allocation takes longer than MPI needs for a
+// small message.
+class OwnRequests {
+ public:
+  explicit OwnRequests(size_t count) { add(count); }
+  ~OwnRequests();
+  OwnRequests(const OwnRequests&) = delete;
+  OwnRequests& operator=(const OwnRequests&) = delete;
+
+  PendingRequest& add(size_t count = 1);
+  PendingRequest& front() { return list_.front(); }
+  PendingRequest& back() { return list_.back(); }
+  PendingRequests& list() { return list_; }
+
+ private:
+  PendingRequests list_;
+};
 
 // Thread-safe. One per process.
 class AbandonedRequests {
  public:
-  // Empties `pending`, unless MPI has freed the request.
+  // Takes those that MPI has not completed.
   void add(PendingRequests& pending) noexcept;
   // Frees those that MPI has completed. Returns how many are left.
   size_t reap(Api& api);

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace backplane::mpi {
 
@@ -40,6 +41,24 @@ enum Predefined : size_t {
 
 // A constant pointer of an ABI, such as MPI_IN_PLACE.
 inline void* pointer_constant(intptr_t value) { return reinterpret_cast<void*>(value); }
+
+// Handles as numbers and back.
+template <typename Handle>
+uintptr_t number_of(Handle handle) {
+  if constexpr (std::is_pointer_v<Handle>) {
+    return reinterpret_cast<uintptr_t>(handle);
+  } else {
+    return static_cast<uint32_t>(handle);
+  }
+}
+template <typename Handle>
+Handle handle_of(uintptr_t number) {
+  if constexpr (std::is_pointer_v<Handle>) {
+    return reinterpret_cast<Handle>(number);
+  } else {
+    return static_cast<Handle>(static_cast<uint32_t>(number));
+  }
+}
 
 // MPICH 3.1 to 4.x, Intel MPI, MVAPICH, Cray MPICH: handles are numbers (libmpi.so.12; Debian: libmpich.so.12).
 struct MpichAbi {

@@ -12,24 +12,6 @@
 namespace backplane::mpi {
 namespace {
 
-// Handles as numbers and back.
-template <typename Handle>
-uintptr_t number_of(Handle handle) {
-  if constexpr (std::is_pointer_v<Handle>) {
-    return reinterpret_cast<uintptr_t>(handle);
-  } else {
-    return static_cast<uint32_t>(handle);
-  }
-}
-template <typename Handle>
-Handle handle_of(uintptr_t number) {
-  if constexpr (std::is_pointer_v<Handle>) {
-    return reinterpret_cast<Handle>(number);
-  } else {
-    return static_cast<Handle>(static_cast<uint32_t>(number));
-  }
-}
-
 template <typename Abi>
 std::array<typename Abi::Handle, kPredefinedCount> predefined_of(const Library& library) {
   std::array<typename Abi::Handle, kPredefinedCount> handles{};
@@ -159,28 +141,31 @@ class ApiOf final : public Api {
     });
     return Request{number_of(request)};
   }
-  std::optional<Envelope> iprobe(int peer, int tag, Comm comm) override {
-    int found = 0;
-    Status status{};
-    call("MPI_Iprobe", f_.iprobe, source_of(peer), tag_of(tag), of(comm), &found, &status);
-    if (found == 0) return std::nullopt;
-    return Envelope{status.source, status.tag, 0, {}};
+  Request irecv(void* data, uint64_t bytes, int peer, int tag, Comm comm) override {
+    Handle request = predefined_[kRequestNull];
+    with_bytes(bytes, [&](int count, Handle type) {
+      call("MPI_Irecv", f_.irecv, data, count, type, source_of(peer), tag_of(tag), of(comm), &request);
+    });
+    return Request{number_of(request)};
+  }
+  void cancel(Request request) override {
+    Handle handle = handle_of<Handle>(static_cast<uintptr_t>(request));
+    call("MPI_Cancel", f_.cancel, &handle);
   }
   std::optional<Message> improbe(int peer, int tag, Comm comm, Envelope* envelope) override {
     int found = 0;
-    Handle message{};
+    Handle handle{};
     Status status{};
-    call("MPI_Improbe", f_.improbe, source_of(peer), tag_of(tag), of(comm), &found, &message, &status);
+    call("MPI_Improbe", f_.improbe, source_of(peer), tag_of(tag), of(comm), &found, &handle, &status);
     if (found == 0) return std::nullopt;
-    *envelope = {status.source, status.tag, 0, {}};
+    const Message message{number_of(handle)};
     try {
-      int64_t bytes = 0;
-      call("MPI_Get_elements_x", f_.get_elements_x, static_cast<const Status*>(&status), predefined_[kByte], &bytes);
-      envelope->bytes = static_cast<uint64_t>(bytes);
-    } catch (const sdk::Failure& failure) {
-      envelope->failure = failure;  // not thrown: the message would stay in MPI
+      *envelope = envelope_of(status);
+    } catch (const sdk::Failure&) {
+      drop(message);
+      throw;
     }
-    return Message{number_of(message)};
+    return message;
   }
   Request imrecv(void* data, uint64_t bytes, Message message) override {
     Handle handle = handle_of<Handle>(static_cast<uintptr_t>(message));
@@ -190,13 +175,23 @@ class ApiOf final : public Api {
     return Request{number_of(request)};
   }
   bool test(Request& request) override {
-    Handle handle = handle_of<Handle>(static_cast<uintptr_t>(request));
-    int done = 0;
     Status status{};
-    const int code = f_.test(&handle, &done, &status);
-    if (handle == predefined_[kRequestNull]) request = Request{};
-    check("MPI_Test", code);
-    return done != 0;
+    return test(request, &status);
+  }
+  bool test_receive(Request& request, Envelope* received) override {
+    Status status{};
+    if (!test(request, &status)) return false;
+    *received = envelope_of(status);
+    return true;
+  }
+  bool test_cancelled(Request& request, std::optional<Envelope>* received) override {
+    Status status{};
+    if (!test(request, &status)) return false;
+    int cancelled = 0;
+    call("MPI_Test_cancelled", f_.test_cancelled, &status, &cancelled);
+    received->reset();
+    if (cancelled == 0) received->emplace(envelope_of(status));
+    return true;
   }
 
   uint64_t max_count() const override { return max_count_; }
@@ -227,6 +222,29 @@ class ApiOf final : public Api {
   static int tag_of(int tag) { return tag == kAnyTag ? Abi::any_tag : tag; }
   static Handle of(Comm comm) { return handle_of<Handle>(static_cast<uintptr_t>(comm)); }
   static const char* name_of(uint32_t kind) { return sdk::op_name(kind); }
+
+  bool test(Request& request, Status* status) const {
+    Handle handle = handle_of<Handle>(static_cast<uintptr_t>(request));
+    int done = 0;
+    const int code = f_.test(&handle, &done, status);
+    if (handle == predefined_[kRequestNull]) request = Request{};
+    check("MPI_Test", code);
+    return done != 0;
+  }
+  Envelope envelope_of(const Status& status) const {
+    int64_t bytes = 0;
+    call("MPI_Get_elements_x", f_.get_elements_x, &status, predefined_[kByte], &bytes);
+    return {status.source, status.tag, static_cast<uint64_t>(bytes)};
+  }
+  // MPI keeps no memory for a message of which nothing is received.
+  void drop(Message message) noexcept {
+    try {
+      Request request = imrecv(nullptr, 0, message);
+      test(request);
+    } catch (const std::exception&) {
+      // The failure that the caller reports came first. Longer messages are truncated.
+    }
+  }
 
   template <typename Function, typename... Arguments>
   void call(const char* name, Function function, Arguments... arguments) const {

@@ -28,7 +28,6 @@ struct Envelope {
   int source = -1;
   int tag = 0;
   uint64_t bytes = 0;
-  std::optional<sdk::Failure> failure;  // MPI did not tell the size, which is then 0 here
 };
 
 constexpr int kAnySource = -1;
@@ -103,16 +102,22 @@ class Api {
   virtual void progress() = 0;
 
   virtual Request isend(const void* data, uint64_t bytes, int peer, int tag, Comm comm) = 0;
-  // The oldest message from this rank (or kAnySource) with this tag (or kAnyTag), without its size; nothing: there is
-  // none yet.
-  virtual std::optional<Envelope> iprobe(int peer, int tag, Comm comm) = 0;
-  // The same, and takes the message. It must then be received.
+  // From this rank (or kAnySource) with this tag (or kAnyTag). MPI matches in the order of these calls.
+  virtual Request irecv(void* data, uint64_t bytes, int peer, int tag, Comm comm) = 0;
+  // Has MPI complete an irecv without a message, unless one has matched. The request must still be tested.
+  virtual void cancel(Request request) = 0;
+  // Takes the oldest message that an irecv would match; nothing: there is none yet. It must then be received. If this
+  // throws, a message may be lost.
   virtual std::optional<Message> improbe(int peer, int tag, Comm comm, Envelope* envelope) = 0;
   virtual Request imrecv(void* data, uint64_t bytes, Message message) = 0;
   virtual Request start(const CollectiveCall& call) = 0;
   // Whether the request is complete. Sets it to 0 if MPI has freed it. If this throws and the request is not 0, MPI may
   // still use its memory.
   virtual bool test(Request& request) = 0;
+  // The same for an irecv that was not cancelled. Once it is complete: what it has received.
+  virtual bool test_receive(Request& request, Envelope* received) = 0;
+  // The same for one that was. Nothing: it was cancelled in time.
+  virtual bool test_cancelled(Request& request, std::optional<Envelope>* received) = 0;
 };
 
 // The functions of an opened library. Throws BP_UNSUPPORTED if one is missing. `max_int_count`: the largest count that

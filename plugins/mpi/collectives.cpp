@@ -223,8 +223,9 @@ class Collective final : public Operation {
     call.in = in_.memory;
     call.out = out_.memory;
     if (in_.counts.empty() && out_.counts.empty()) return;
-    pending.blocks = {std::move(in_.counts), std::move(in_.displs), std::move(out_.counts), std::move(out_.displs), {}};
-    call.blocks = &pending.blocks;
+    pending.blocks.reset(
+        new Blocks{std::move(in_.counts), std::move(in_.displs), std::move(out_.counts), std::move(out_.displs), {}});
+    call.blocks = pending.blocks.get();
   }
 
   // Has MPI work on buffers of the program where it can.
@@ -249,16 +250,16 @@ class Collective final : public Operation {
     if (writes_) out_.copy_out();
     return true;
   }
-  bool give_up() noexcept override {
-    if ((in_.is_direct || out_.is_direct) && pending_.front().request != Request{}) return false;
-    group_.world.abandoned().add(pending_);
-    return true;
+  GivenUp give_up() noexcept override {
+    if ((in_.is_direct || out_.is_direct) && pending_.front().request != Request{}) return GivenUp::kNotYet;
+    group_.world.abandoned().add(pending_.list());
+    return GivenUp::kYes;
   }
 
   CollectiveBuffer in_;
   CollectiveBuffer out_;
   bool writes_ = false;
-  PendingRequests pending_{1};
+  OwnRequests pending_{1};
 };
 
 }  // namespace

@@ -105,6 +105,9 @@ struct Functions {
   int (*type_free)(Handle*);
   int (*iprobe)(int, int, Handle, int*, Status*);
   int (*isend)(const void*, int, Handle, int, int, Handle, Handle*);
+  int (*irecv)(void*, int, Handle, int, int, Handle, Handle*);
+  int (*cancel)(Handle*);
+  int (*test_cancelled)(const Status*, int*);
   int (*improbe)(int, int, Handle, int*, Handle*, Status*);
   int (*imrecv)(void*, int, Handle, Handle*, Handle*);
   int (*get_elements_x)(const Status*, Handle, int64_t*);
@@ -136,6 +139,9 @@ struct Functions {
     library.find("MPI_Type_free", type_free);
     library.find("MPI_Iprobe", iprobe);
     library.find("MPI_Isend", isend);
+    library.find("MPI_Irecv", irecv);
+    library.find("MPI_Cancel", cancel);
+    library.find("MPI_Test_cancelled", test_cancelled);
     library.find("MPI_Improbe", improbe);
     library.find("MPI_Imrecv", imrecv);
     library.find("MPI_Get_elements_x", get_elements_x);

@@ -13,7 +13,7 @@
 
 #include "backplane/base/host.hpp"
 #include "collectives.hpp"
-#include "messages.hpp"
+#include "exchange.hpp"
 
 namespace backplane::mpi {
 namespace {
@@ -117,7 +117,7 @@ struct Group::Members {
     world.add_processes(known);
   }
   ~Members() {
-    for (const Comm comm : {internal, user}) {
+    for (const Comm comm : {own, internal, user}) {
       try {
         if (comm != Comm{}) api.free(comm);
       } catch (const sdk::Failure&) {
@@ -133,18 +133,24 @@ struct Group::Members {
   std::vector<pid_t> processes;
   Comm user{};
   Comm internal{};
+  Comm own{};
 };
 
 Group::Group(World& world, const sdk::Context& context, const Members& members)
     : use_(world),
       native_(context.options.boolean("native")),
       processes_(members.processes),
-      state_{world,        context.rank,     context.world_size,
-             members.user, members.internal, std::chrono::nanoseconds(context.options.integer("direct")),
-             {},           nullptr,          nullptr},
+      state_{world,
+             context.rank,
+             context.world_size,
+             members.user,
+             members.internal,
+             members.own,
+             std::chrono::nanoseconds(context.options.integer("direct"))},
       progress_(world.progress()) {
   state_.pool = std::make_shared<sdk::BlockPool>(kPooledBytes);
-  state_.receives = std::make_shared<Receives>(world.api(), members.user, members.internal, state_.pool);
+  const bp_host* const host = context.host.get();
+  state_.reduce = static_cast<const bp_reduce_api*>(host->extension(host->ctx, BP_EXT_REDUCE));
 }
 
 std::unique_ptr<Group> Group::start(const sdk::Context& context) {
@@ -161,8 +167,9 @@ std::unique_ptr<Group> Group::start(const sdk::Context& context) {
   Members members(world, context);
   members.user = world.api().create(members.world_ranks, creation_tag(context.name));
   members.internal = world.api().duplicate(members.user);
+  members.own = world.api().duplicate(members.user);
   std::unique_ptr<Group> group(new Group(world, context, members));
-  members.user = members.internal = Comm{};
+  members.user = members.internal = members.own = Comm{};
   return group;
 }
 
@@ -170,24 +177,25 @@ std::unique_ptr<Group> Group::start(const sdk::Context& context) {
 Group::~Group() {
   constexpr int kPolls = 16;  // let MPI pass on messages that it holds
   Api& api = state_.api();
+  probes_.finish();
   try {
     if (api.finalized() || state_.failure.raised()) return;
     for (int i = 0; i < kPolls; ++i) api.progress();
     state_.world.abandoned().reap(api);
-    api.free(state_.internal);
-    api.free(state_.user);
+    for (const Comm comm : {state_.own, state_.internal, state_.user}) api.free(comm);
   } catch (const std::exception&) {
     // The communicators are kept.
   }
 }
 
 std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
+  if (BP_HAS(&op, message) && op.message != nullptr && state_.failure.raised()) probes_.drop(op.message);
   state_.failure.check();
   state_.world.abandoned().reap(state_.api());
   try {
     if (op.kind == BP_SEND) return send(state_, op);
     if (op.kind == BP_RECV) return receive(state_, op);
-    return collective(state_, op);
+    return exchanges(state_, op) ? exchange(state_, op) : collective(state_, op);
   } catch (const sdk::Failure& failure) {
     throw state_.with_rank(failure);
   }
@@ -206,11 +214,15 @@ void Group::abort(const sdk::Failure& why) noexcept {
 // MPI then ends the requests that were given up, and their memory is freed. Other ranks lose the group as well.
 void Group::revoke() noexcept {
   try {
-    state_.api().revoke(state_.user);
-    state_.api().revoke(state_.internal);
+    for (const Comm comm : {state_.user, state_.internal, state_.own}) state_.api().revoke(comm);
   } catch (const std::exception&) {
     // The requests keep their memory.
   }
+}
+
+const void* Group::extension(std::string_view id) {
+  if (id == BP_EXT_NOTIFY) return sdk::notify_table();
+  return id == BP_EXT_PROBE ? probes_.table() : nullptr;
 }
 
 std::span<const bp_capability* const> Group::capabilities() const noexcept {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The process group: two communicators of MPI over the group's members.
+// The process group: communicators of MPI over the group's members.
 #pragma once
 
 #include <memory>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backplane/sdk/notify.hpp"
+#include "messages.hpp"
 #include "operation.hpp"
 
 namespace backplane::mpi {
@@ -23,7 +24,7 @@ class Group final : public sdk::ProcessGroup {
   std::unique_ptr<sdk::Work> submit(const bp_op& op) override;
   void abort(const sdk::Failure& why) noexcept override;
   std::span<const bp_capability* const> capabilities() const noexcept override;
-  const void* extension(std::string_view id) override { return id == BP_EXT_NOTIFY ? sdk::notify_table() : nullptr; }
+  const void* extension(std::string_view id) override;
 
  private:
   struct Members;  // the result of the ranks' exchange
@@ -36,6 +37,7 @@ class Group final : public sdk::ProcessGroup {
   const bool native_;                   // collectives by MPI
   const std::vector<pid_t> processes_;  // of the members on this host; 0 for those of others
   GroupState state_;
+  Probes probes_{state_};
   const Progress::Use progress_;
 };
 

@@ -8,208 +8,184 @@
 namespace backplane::mpi {
 namespace {
 
-constexpr uint64_t kInternal = BP_BIT(kTagBits - 1);
-
 class Send final : public Operation {
  public:
   Send(GroupState& group, const bp_op& op)
       : Operation(group, op.kind), comm_((op.tag & kInternal) != 0 ? group.internal : group.user) {
     const uint64_t bytes = op.input.count * bp_dtype_size(op.dtype);
+    const auto tag = static_cast<int>(op.tag & (kInternal - 1));
     is_direct_ = group.uses_directly(bytes);
-    PendingRequest& pending = pending_.front();
+    PendingRequest& message = pending_.front();
     const void* data = op.input.data;
     if (!is_direct_) {
-      std::byte* const copy = pending.in.take(*group.pool, bytes);
+      std::byte* const copy = message.in.take(*group.pool, bytes);
       if (bytes > 0) std::memcpy(copy, data, bytes);
       data = copy;
     }
-    pending.request = group.api().isend(data, bytes, op.peer, static_cast<int>(op.tag & (kInternal - 1)), comm_);
+    if (!is_announced(bytes)) {
+      message.request = group.api().isend(data, bytes, op.peer, tag, comm_);
+      return;
+    }
+    const Announcement announcement{bytes, group.payloads++ % kPayloadTags};
+    PendingRequest& first = pending_.add();
+    std::byte* const text = first.in.take(*group.pool, Announcement::kSize);
+    announcement.write(text);
+    first.request = group.api().isend(text, Announcement::kSize, op.peer, tag, comm_);
+    message.request = group.api().isend(data, bytes, op.peer, static_cast<int>(announcement.tag), group.own);
   }
   ~Send() override { end_now(); }
 
  private:
   // Open MPI 5 completes a send without an error when a member revokes the communicator.
   bool advance() override {
-    if (!group_.api().test(pending_.front().request)) return false;
-    if (!group_.api().is_revoked(comm_)) return true;
+    Api& api = group_.api();
+    for (PendingRequest& each : pending_.list()) {
+      if (each.request != Request{} && !api.test(each.request)) return false;
+    }
+    if (!api.is_revoked(comm_)) return true;
     throw sdk::Failure(BP_PEER_LOST, "mpi: the communicator was revoked, because the group has lost a rank");
   }
-  bool give_up() noexcept override {
-    if (is_direct_ && pending_.front().request != Request{}) return false;
-    group_.world.abandoned().add(pending_);
-    return true;
+  GivenUp give_up() noexcept override {
+    if (is_direct_ && pending_.front().request != Request{}) return GivenUp::kNotYet;
+    group_.world.abandoned().add(pending_.list());
+    return GivenUp::kYes;
   }
 
   const Comm comm_;
   bool is_direct_ = false;
-  PendingRequests pending_{1};
+  OwnRequests pending_{1};  // the message or payload, and perhaps its announcement
 };
 
 class Receive final : public Operation {
  public:
   Receive(GroupState& group, const bp_op& op)
       : Operation(group, op.kind),
-        data_(op.output.data),
+        data_(static_cast<std::byte*>(op.output.data)),
         capacity_(op.output.count * bp_dtype_size(op.dtype)),
         result_(op.result),
-        posted_(std::make_shared<Receives::Posted>()) {
-    posted_->peer = op.peer == BP_ANY_SOURCE ? kAnySource : op.peer;
-    posted_->internal = op.tag != BP_ANY_TAG && (op.tag & kInternal) != 0;
-    posted_->tag = op.tag == BP_ANY_TAG ? kAnyTag : static_cast<int>(op.tag & (kInternal - 1));
-    if (group.uses_directly(capacity_)) posted_->data = static_cast<std::byte*>(data_);
-    posted_->capacity = capacity_;
-    group.receives->post(posted_);
+        pattern_(group, op.peer, op.tag) {
+    if (BP_HAS(&op, message) && op.message != nullptr) {
+      take_probed(op.message);
+      return;
+    }
+    PendingRequest& pending = pending_.front();
+    std::byte* const memory = pending.in.take(*group.pool, kShort);
+    first_ = memory;
+    pending.request = group.api().irecv(memory, kShort, pattern_.peer, pattern_.tag, pattern_.comm);
   }
   ~Receive() override { end_now(); }
 
  private:
   bool advance() override {
-    if (!posted_->matched.load(std::memory_order_acquire)) return false;
-    if (posted_->failure) throw sdk::Failure(*posted_->failure);
-    if (!group_.api().test(posted_->pending.front().request)) return false;
-    const Envelope& envelope = posted_->envelope;
-    const uint64_t bytes = envelope.bytes;
+    PendingRequest& pending = pending_.front();
+    if (!has_matched_) {
+      Envelope envelope;
+      if (!group_.api().test_receive(pending.request, &envelope)) return false;
+      if (match(envelope)) return true;
+    }
+    try {
+      if (pending.request != Request{} && !group_.api().test(pending.request)) return false;
+    } catch (const sdk::Failure&) {
+      if (!failure_) throw;
+    }
+    if (failure_) throw sdk::Failure(*failure_);
+    finish(copy_);
+    return true;
+  }
+
+  // A message has come, or the announcement of one. Returns whether it is complete.
+  bool match(const Envelope& envelope) {
+    has_matched_ = true;
+    received_ = {sizeof(bp_result), envelope.source, envelope.bytes, pattern_.tag_of(envelope)};
+    if (envelope.bytes != Announcement::kSize) {
+      finish(first_);
+      return true;
+    }
+    const Announcement announcement = Announcement::read(first_);
+    received_.bytes = announcement.bytes;
+    begin_payload({received_, {}, announcement.tag});
+    return false;
+  }
+  void take_probed(bp_message* message) {
+    const std::unique_ptr<ProbedMessage> probed(reinterpret_cast<ProbedMessage*>(message));
+    has_matched_ = true;
+    received_ = probed->result;
+    begin_payload(*probed);
+  }
+  // A message that is too long is received whole, and dropped.
+  void begin_payload(const ProbedMessage& probed) {
+    PendingRequest& pending = pending_.front();
+    const uint64_t bytes = received_.bytes;
+    is_direct_ = can_be_direct_ && group_.uses_directly(bytes) && bytes <= capacity_;
+    std::byte* data = data_;
+    try {
+      if (!is_direct_) copy_ = data = pending.out.take(*group_.pool, bytes);
+    } catch (const std::bad_alloc&) {
+      failure_.emplace(BP_RESOURCE, "mpi: out of memory for a message of rank " + std::to_string(received_.source),
+                       received_.source);
+      pending.request = receive_probed(group_, probed, nullptr, 0);  // otherwise MPI would keep the message
+      return;
+    }
+    pending.request = receive_probed(group_, probed, data, bytes);
+  }
+
+  // Delivers the message, which is in `from` unless that is NULL.
+  void finish(const std::byte* from) {
+    const uint64_t bytes = received_.bytes;
     if (result_ != nullptr) {
-      result_->source = envelope.source;
+      result_->source = received_.source;
       result_->bytes = bytes;
-      result_->tag = static_cast<uint64_t>(envelope.tag) | (posted_->internal ? kInternal : 0);
+      result_->tag = received_.tag;
     }
     if (bytes > capacity_) {
       throw sdk::Failure(BP_INVALID,
-                         "the message of rank " + std::to_string(envelope.source) + " has " + std::to_string(bytes) +
+                         "the message of rank " + std::to_string(received_.source) + " has " + std::to_string(bytes) +
                              " bytes, but the receive buffer only " + std::to_string(capacity_),
-                         envelope.source);
+                         received_.source);
     }
-    if (bytes > 0 && posted_->copy != nullptr) std::memcpy(data_, posted_->copy, bytes);
-    return true;
-  }
-  bool give_up() noexcept override {
-    if (group_.receives->withdraw(posted_)) return true;
-    const bool is_direct = posted_->data != nullptr && posted_->copy == nullptr;
-    if (is_direct && posted_->pending.front().request != Request{}) return false;
-    group_.world.abandoned().add(posted_->pending);
-    return true;
+    if (bytes > 0 && from != nullptr) std::memcpy(data_, from, bytes);
   }
 
-  void* const data_;
+  GivenUp give_up() noexcept override {
+    if (is_direct_ && pending_.front().request != Request{}) return GivenUp::kNotYet;
+    if (!has_matched_ && pending_.front().request != Request{}) {
+      try {
+        if (withdraw()) return GivenUp::kCompleted;
+      } catch (const std::exception&) {
+        // The operation ends with the reason for which it is given up.
+      }
+    }
+    group_.world.abandoned().add(pending_.list());
+    return GivenUp::kYes;
+  }
+  // Takes the receive back from MPI. Returns whether a message had come. The payload of a long one is lost.
+  bool withdraw() {
+    constexpr int kPolls = 100;  // libraries end a receive in the first ones
+    PendingRequest& pending = pending_.front();
+    can_be_direct_ = false;
+    group_.api().cancel(pending.request);
+    std::optional<Envelope> envelope;
+    for (int i = 0; i < kPolls; ++i) {
+      if (group_.api().test_cancelled(pending.request, &envelope)) return envelope && match(*envelope);
+    }
+    return false;
+  }
+
+  std::byte* const data_;
   const uint64_t capacity_;
   bp_result* const result_;
-  const std::shared_ptr<Receives::Posted> posted_;
+  const Pattern pattern_;
+  OwnRequests pending_{1};
+  const std::byte* first_ = nullptr;  // where MPI writes the message, or its announcement
+  bool has_matched_ = false;
+  bp_result received_{};  // once matched, like those below
+  bool can_be_direct_ = true;
+  bool is_direct_ = false;               // MPI writes the payload to data_
+  const std::byte* copy_ = nullptr;      // or there
+  std::optional<sdk::Failure> failure_;  // the payload is dropped
 };
 
-bool matches(const Receives::Posted& posted, const Envelope& envelope) {
-  return (posted.peer == kAnySource || posted.peer == envelope.source) &&
-         (posted.tag == kAnyTag || posted.tag == envelope.tag);
-}
-
 }  // namespace
-
-Receives::Receives(Api& api, Comm user, Comm internal, std::shared_ptr<sdk::BlockPool> pool)
-    : api_(api), pool_(std::move(pool)), queues_{Queue{user, {}}, Queue{internal, {}}} {}
-
-void Receives::post(const std::shared_ptr<Posted>& posted) {
-  const std::lock_guard lock(mutex_);
-  queues_[posted->internal ? 1 : 0].waiting.push_back(posted);
-  ++count_;
-}
-
-bool Receives::withdraw(const std::shared_ptr<Posted>& posted) noexcept {
-  const std::lock_guard lock(mutex_);
-  const size_t removed = queues_[posted->internal ? 1 : 0].waiting.remove(posted);
-  count_ -= removed;
-  return removed > 0;
-}
-
-void Receives::progress() {
-  if (count_.load(std::memory_order_relaxed) == 0) return;
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return;
-  for (Queue& queue : queues_) {
-    while (match_one(queue)) {
-    }
-  }
-}
-
-bool Receives::match_one(Queue& queue) {
-  const Posted* previous = nullptr;
-  bool is_after_any_tag = false;
-  for (auto each = queue.waiting.begin(); each != queue.waiting.end(); ++each) {
-    const Posted& posted = **each;
-    // Equal receives in sequence, as a window of them, are probed once.
-    if (previous != nullptr && previous->peer == posted.peer && previous->tag == posted.tag) continue;
-    previous = &posted;
-    try {
-      if (is_after_any_tag && posted.tag != kAnyTag) {
-        if (match_after_any_tag(queue, posted)) return true;
-      } else {
-        Envelope envelope;
-        const auto message = api_.improbe(posted.peer, posted.tag, queue.comm, &envelope);
-        if (message) {
-          deliver(queue, envelope, *message);
-          return true;
-        }
-      }
-    } catch (const sdk::Failure& failure) {
-      fail(queue, each, failure);
-      return true;
-    }
-    is_after_any_tag = is_after_any_tag || posted.tag == kAnyTag;
-  }
-  return false;
-}
-
-// Messages may have come since an older receive of any tag was probed. The first of them is its message, not the one
-// with the tag of this receive: that one is only taken if no older receive matches it.
-bool Receives::match_after_any_tag(Queue& queue, const Posted& posted) {
-  const auto found = api_.iprobe(posted.peer, posted.tag, queue.comm);
-  if (!found) return false;
-  if (find_match(queue, *found)->get() != &posted) return true;  // the next pass finds a message for the older one
-  Envelope envelope;
-  const auto message = api_.improbe(found->source, found->tag, queue.comm, &envelope);
-  if (message) deliver(queue, envelope, *message);
-  return message.has_value();
-}
-
-Receives::List::iterator Receives::find_match(Queue& queue, const Envelope& envelope) {
-  return std::find_if(queue.waiting.begin(), queue.waiting.end(),
-                      [&envelope](const auto& posted) { return matches(*posted, envelope); });
-}
-
-std::shared_ptr<Receives::Posted> Receives::take(Queue& queue, List::iterator which) {
-  std::shared_ptr<Posted> posted = *which;
-  queue.waiting.erase(which);
-  --count_;
-  return posted;
-}
-
-void Receives::fail(Queue& queue, List::iterator which, const sdk::Failure& failure) {
-  const std::shared_ptr<Posted> posted = take(queue, which);
-  posted->failure.emplace(failure);
-  posted->matched.store(true, std::memory_order_release);
-}
-
-void Receives::deliver(Queue& queue, const Envelope& envelope, Message message) {
-  const std::shared_ptr<Posted> posted = take(queue, find_match(queue, envelope));  // at least the one probed for
-  posted->envelope = envelope;
-  posted->failure = envelope.failure;  // then MPI drops the data, like below
-  PendingRequest& pending = posted->pending.front();
-  uint64_t bytes = envelope.bytes;
-  std::byte* data = bytes > Copy::kInline && bytes <= posted->capacity ? posted->data : nullptr;
-  try {
-    if (data == nullptr) posted->copy = data = pending.out.take(*pool_, bytes);
-  } catch (const std::bad_alloc&) {
-    posted->failure.emplace(BP_RESOURCE, "mpi: out of memory for a message of rank " + std::to_string(envelope.source),
-                            envelope.source);
-    bytes = 0;  // MPI drops the data; otherwise it would keep the message
-    posted->copy = data = pending.in.take(*pool_, bytes);
-  }
-  try {
-    pending.request = api_.imrecv(data, bytes, message);
-  } catch (const sdk::Failure& failure) {
-    if (!posted->failure) posted->failure.emplace(failure);
-  }
-  posted->matched.store(true, std::memory_order_release);
-}
 
 std::unique_ptr<sdk::Work> send(GroupState& group, const bp_op& op) { return perform<Send>(group, op); }
 

@@ -6,15 +6,12 @@
 #include <cstdio>
 #include <string>
 
-#include "messages.hpp"
-
 namespace backplane::mpi {
 namespace {
 
 constexpr std::chrono::microseconds kShortestPause{50};
 constexpr std::chrono::microseconds kLongestPause{1000};
-// Polls before a thread first yields, about 20 us: the peer of a message of 64 KiB answers within them. On a busy
-// machine the next step is a sleep, which takes longer.
+// Polls before a thread looks at the clock, about 20 us.
 constexpr int kPolls = 400;
 
 }  // namespace
@@ -40,13 +37,29 @@ bool Operation::wait(int64_t timeout_ns) {
   for (int i = 0; i < kPolls; ++i) {
     if (poll()) return true;
   }
+  return wait_long(timeout_ns);
+}
+
+// The pauses grow with the wait, and are a small part of it: where two ranks wait for each other in turn, the delay of
+// one is the wait of the other, and would grow with each turn.
+bool Operation::wait_long(int64_t timeout_ns) {
+  constexpr int kPart = 8;
+  using Clock = base::Deadline::Clock;
   const base::Deadline deadline = base::Deadline::after(timeout_ns);
-  if (group_.spin.poll(deadline.at(), [this] { return poll(); })) return true;
-  for (auto pause = kShortestPause;; pause = std::min(2 * pause, kLongestPause)) {
+  const Clock::time_point begin = Clock::now();
+  const Clock::time_point busy = std::min(deadline.at(), begin + group_.poll_time.limit());
+  while (Clock::now() < busy) {
     if (poll()) return true;
-    if (deadline.passed()) return false;
-    std::this_thread::sleep_until(std::min(deadline.at(), base::Deadline::Clock::now() + pause));
   }
+  const bool has_come = group_.spin.poll(deadline.at(), [this] { return poll(); });
+  while (!has_come && !poll()) {
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline.at()) return false;
+    const auto pause = std::clamp<Clock::duration>((now - begin) / kPart, kShortestPause, kLongestPause);
+    std::this_thread::sleep_until(std::min(deadline.at(), now + pause));
+  }
+  group_.poll_time.learn(Clock::now() - begin);
+  return true;
 }
 
 bool Operation::on_end(sdk::Notice notice) {
@@ -62,9 +75,9 @@ bool Operation::on_end(sdk::Notice notice) {
   return true;
 }
 
-Progress::Need Operation::advance_unwaited(bool finds_messages) noexcept {
+Progress::Need Operation::advance_unwaited() noexcept {
   try {
-    poll_once(finds_messages);
+    poll_once();
   } catch (const std::exception&) {
     // Without memory: the next pass tries again.
   }
@@ -75,17 +88,16 @@ Progress::Need Operation::advance_unwaited(bool finds_messages) noexcept {
 bool Operation::poll() {
   std::unique_lock lock(mutex_, std::defer_lock);
   if (is_shared_) lock.lock();
-  poll_once(true);
+  poll_once();
   if (failure_) throw sdk::Failure(*failure_);
   return ended_;
 }
 
 // Operations that are complete stay so, also after a failure of the group. Without memory for a failure, nothing has
 // changed, and the next poll finds it again.
-void Operation::poll_once(bool finds_messages) {
+void Operation::poll_once() {
   if (ended_) return;
   try {
-    if (finds_messages) group_.receives->progress();
     if (advance()) {
       settle(ending_ ? std::optional(ending_->why) : std::nullopt);
     } else if (ending_) {
@@ -102,7 +114,9 @@ void Operation::poll_once(bool finds_messages) {
 
 void Operation::stop(const sdk::Failure& why) {
   std::optional failure(why);
-  if (give_up()) return settle(std::move(failure));
+  const GivenUp given_up = give_up();
+  if (given_up == GivenUp::kCompleted && !ending_) return settle(std::nullopt);
+  if (given_up != GivenUp::kNotYet) return settle(std::move(failure));
   if (!ending_) ending_.emplace(Ending{why, base::Deadline::after(group_.direct.count())});
   if (ending_->deadline.passed()) end_process(why.what());
 }
@@ -114,11 +128,14 @@ void Operation::settle(std::optional<sdk::Failure> failure) {
 }
 
 void Operation::end_now() noexcept {
-  if (is_shared_) group_.world.progress().remove(*this);
-  const std::lock_guard lock(mutex_);  // waits until the progress thread has left it
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (is_shared_) {
+    group_.world.progress().remove(*this);
+    lock.lock();  // waits until the progress thread has left it
+  }
   if (ended_) return;
   const base::Deadline deadline = ending_ ? ending_->deadline : base::Deadline::after(group_.direct.count());
-  while (!give_up()) {
+  while (give_up() == GivenUp::kNotYet) {
     if (deadline.passed()) end_process(ending_ ? ending_->why.what() : "it has not ended within its timeout");
     try {
       if (advance()) break;

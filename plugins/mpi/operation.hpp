@@ -17,6 +17,7 @@
 #include <optional>
 #include <thread>
 
+#include "backplane/abi/ext/reduce.h"
 #include "backplane/base/deadline.hpp"
 #include "backplane/sdk/block.hpp"
 #include "backplane/sdk/first_failure.hpp"
@@ -26,7 +27,25 @@
 
 namespace backplane::mpi {
 
-class Receives;
+// How long the waits of a group poll before they yield or sleep: longer where operations have ended within that time. A
+// sleeping thread finds the end of its operation late, because MPI wakes nobody.
+class PollTime {
+ public:
+  using Duration = std::chrono::steady_clock::duration;
+
+  // Longer than a message of 1 MiB takes within a host.
+  static constexpr std::chrono::microseconds kMost{250};
+
+  Duration limit() const { return Duration(limit_.load(std::memory_order_relaxed)); }
+  // A wait has polled for at least the limit, and taken so long in all.
+  void learn(Duration wait) {
+    limit_.store(wait <= kMost ? Duration(kMost).count() : limit_.load(std::memory_order_relaxed) / 2,
+                 std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<Duration::rep> limit_ = 0;
+};
 
 struct GroupState {
   World& world;
@@ -34,12 +53,15 @@ struct GroupState {
   const int32_t world_size;
   const Comm user;      // collectives, and messages with tags of the program
   const Comm internal;  // messages with tags of the core
+  const Comm own;       // payloads and exchanges (wire.hpp)
   // How long an operation that is given up waits until MPI returns the program's memory. 0: MPI has copies.
   const std::chrono::nanoseconds direct;
-  sdk::FirstFailure failure;
-  std::shared_ptr<sdk::BlockPool> pool;
-  std::shared_ptr<Receives> receives;
+  sdk::FirstFailure failure = {};
+  std::shared_ptr<sdk::BlockPool> pool = nullptr;
+  const bp_reduce_api* reduce = nullptr;  // of the core; NULL: it has none
+  std::atomic<uint32_t> payloads = 0;     // announced so far
   base::SpinPolicy spin{std::chrono::milliseconds(2)};
+  PollTime poll_time = {};
 
   Api& api() const { return world.api(); }
   // Whether MPI works on the program's memory of this size. Copies of small buffers cost nothing.
@@ -63,9 +85,13 @@ class Operation : public sdk::Work {
  protected:
   // Whether the operation is complete; its output is then written. Throws if it failed. With the mutex held.
   virtual bool advance() = 0;
-  // Gives up what is in flight, if anything is: its request is abandoned. False: MPI uses memory of the program, and
-  // the operation must advance until it is complete. With the mutex held.
-  virtual bool give_up() noexcept = 0;
+  enum class GivenUp {
+    kYes,       // the requests are abandoned
+    kNotYet,    // MPI uses memory of the program: the operation must advance until it is complete
+    kCompleted  // it was complete, as advance says
+  };
+  // Gives up what is in flight, if anything is. With the mutex held.
+  virtual GivenUp give_up() noexcept = 0;
   // For destructors of derived classes, at their begin.
   void end_now() noexcept;
 
@@ -81,10 +107,11 @@ class Operation : public sdk::Work {
   };
 
   // For the progress thread, with the mutex held. kNone: it has ended.
-  Progress::Need advance_unwaited(bool finds_messages) noexcept;
+  Progress::Need advance_unwaited() noexcept;
   // Advances the operation. Returns whether it is done. Throws if it failed.
   bool poll();
-  void poll_once(bool finds_messages);  // with the mutex held
+  void poll_once();  // with the mutex held
+  bool wait_long(int64_t timeout_ns);
   void stop(const sdk::Failure& why);
   void settle(std::optional<sdk::Failure> failure);
   [[noreturn]] void end_process(const std::string& why) const;

@@ -16,6 +16,10 @@ namespace {
 constexpr std::chrono::microseconds kPromptPause{50};
 constexpr std::chrono::microseconds kPause{1000};
 constexpr std::chrono::microseconds kIdlePause{20'000};
+// A pause before a prompt end is this part of the time since the last one (Operation::wait_long).
+constexpr int kPart = 8;
+// About ten times as long as MPI needs for one.
+constexpr std::chrono::microseconds kPausePerOperation{1};
 
 }  // namespace
 
@@ -74,24 +78,28 @@ void Progress::hurry() noexcept {
 }
 
 void Progress::run() {
+  using Clock = std::chrono::steady_clock;
   Pause pause = kPause;
+  Clock::time_point quiet = Clock::now();  // since then nothing has ended
   std::unique_lock lock(mutex_);
   while (!is_stopped_) {
     changed_.wait_for(lock, pause, [this] { return is_stopped_ || is_hurried_; });
     const bool is_hurried = std::exchange(is_hurried_, false);
-    const bool is_active = is_active_.exchange(false, std::memory_order_relaxed);
+    const bool is_active = is_active_.exchange(false, std::memory_order_relaxed) || is_hurried;
     const Need need = advance_operations(lock);
-    if (need == Need::kNone && waiters_ == 0) {
+    if (waiters_ == 0) {
       lock.unlock();
       advance_peers();
       lock.lock();
     }
-    const bool is_idle = need == Need::kNone && !is_active;
     if (need == Need::kPromptEnd) {
-      pause = is_hurried || is_active ? kPromptPause : std::min(2 * pause, kPause);
+      const Clock::time_point now = Clock::now();
+      if (is_active) quiet = now;
+      pause = std::clamp(std::chrono::duration_cast<Pause>((now - quiet) / kPart), kPromptPause, kPause);
     } else {
-      pause = is_idle ? std::min(2 * pause, kIdlePause) : kPause;
+      pause = need == Need::kNone && !is_active ? std::min(2 * pause, kIdlePause) : kPause;
     }
+    pause = std::max(pause, kPausePerOperation * static_cast<int64_t>(operations_.size()));
   }
   is_running_ = false;
   changed_.notify_all();
@@ -100,15 +108,12 @@ void Progress::run() {
 // One pass. The lock, of mutex_, is released while MPI is called.
 Progress::Need Progress::advance_operations(std::unique_lock<std::mutex>& lock) {
   Need most = Need::kNone;
-  const GroupState* group = nullptr;
   for (next_ = operations_.begin(); next_ != operations_.end();) {
     Operation& operation = **next_++;
     std::unique_lock in_use(operation.mutex_, std::try_to_lock);
     if (!in_use) continue;  // another thread advances it
     lock.unlock();
-    // The messages that have arrived are looked for once per group.
-    const bool is_next_group = std::exchange(group, &operation.group_) != &operation.group_;
-    const Need need = operation.advance_unwaited(is_next_group);
+    const Need need = operation.advance_unwaited();
     lock.lock();
     if (need == Need::kNone && std::exchange(operation.is_listed_, false)) {
       operations_.erase(operation.position_);
@@ -120,8 +125,10 @@ Progress::Need Progress::advance_operations(std::unique_lock<std::mutex>& lock) 
 }
 
 void Progress::advance_peers() noexcept {
+  // A long message comes in parts, of which a call moves a few.
+  constexpr int kCalls = 16;
   try {
-    api_.progress();
+    for (int i = 0; i < kCalls; ++i) api_.progress();
     abandoned_.reap(api_);
   } catch (const std::exception&) {
     // The operations report failures.

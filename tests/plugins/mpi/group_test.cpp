@@ -74,6 +74,12 @@ TEST_P(MpiTest, OperationsOnTheProgramsMemory) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
+TEST_P(MpiTest, SmallAllReduces) {
+  const Outcome outcome = run_ranks("all_reduces");
+  expect_passed(outcome);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
 TEST_P(MpiTest, CollectivesOfTheCoreOverMessages) {
   const Outcome outcome = run_ranks("messages");
   expect_passed(outcome);

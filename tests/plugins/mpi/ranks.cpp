@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -27,7 +28,11 @@ using backplane::Status;
 using backplane::Store;
 using backplane::mpi_ranks::collectives;
 using backplane::mpi_ranks::expect;
+using backplane::mpi_ranks::failure_of;
 using backplane::mpi_ranks::kLong;
+using backplane::mpi_ranks::message_lengths;
+using backplane::mpi_ranks::probed_messages;
+using backplane::mpi_ranks::small_all_reduces;
 using backplane::mpi_ranks::values;
 
 constexpr auto kTimeout = std::chrono::seconds(60);
@@ -40,17 +45,6 @@ int number(const std::vector<const char*>& names) {
 }
 int rank_of_mpi() { return number({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}); }
 int size_of_mpi() { return number({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}); }
-
-template <typename Call>
-std::string failure_of(Status status, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    expect(error.status() == status, "another status than that of: " + std::string(error.what()));
-    return error.what();
-  }
-  throw std::runtime_error("expected: a failure");
-}
 
 // The ranks of the group are those of MPI's world in reverse.
 ProcessGroup reversed(const std::string& file, const std::string& backend) {
@@ -124,6 +118,8 @@ void matching(ProcessGroup& group) {
 void messages(ProcessGroup& group) {
   windows(group);
   matching(group);
+  message_lengths(group);
+  probed_messages(group);
   expect(group.broadcast_object("object", 0) == "object", "an object");
 }
 
@@ -146,6 +142,14 @@ void world(const std::string& file) {
   messages(group);
   subgroups(group);
   group.barrier();
+}
+
+void all_reduces(const std::string& file) {
+  for (const char* backend : {"mpi", "mpi?direct=60s"}) {
+    ProcessGroup group = reversed(file + backend, backend);
+    small_all_reduces(group);
+    group.barrier();
+  }
 }
 
 // MPI works on the buffers of the program, except small ones.
@@ -202,6 +206,24 @@ void abort(const std::string& file) {
     expect(text.find("enough") != std::string::npos, "the reason in: " + text);
   }
   failure_of(Status::kCancelled, [&] { group.barrier(); });
+}
+
+// MPI's last rank is killed; the others go on without it. Under a launcher that does not end them.
+void killed(const std::string& file) {
+  ProcessGroup group = reversed(file, "mpi");
+  group.barrier();
+  if (rank_of_mpi() == size_of_mpi() - 1) {
+    ::raise(SIGKILL);
+    return;
+  }
+  std::vector<int32_t> data(300'000, 1);
+  failure_of(Status::kPeerLost, [&] {
+    for (;;) group.all_reduce(data, ReduceOp::kMax);
+  });
+  ProcessGroup rest = group.shrink();
+  std::vector<int32_t> sum(1, 1);
+  rest.all_reduce(sum);
+  expect(rest.world_size() == size_of_mpi() - 1 && sum[0] == rest.world_size(), "a group of the survivors");
 }
 
 // A collective to which a rank does not come.
@@ -270,8 +292,9 @@ void local_scope(const std::string& /*file*/) {
 
 int main(int argc, char** argv) {
   const std::map<std::string, void (*)(const std::string&)> scenarios = {
-      {"world", world}, {"direct", direct},     {"messages", messages_alone}, {"own", own_mpi},
-      {"abort", abort}, {"deadline", deadline}, {"local", local_scope},       {"fallback", fallback}};
+      {"world", world},       {"direct", direct},    {"all_reduces", all_reduces}, {"messages", messages_alone},
+      {"own", own_mpi},       {"abort", abort},      {"killed", killed},           {"deadline", deadline},
+      {"local", local_scope}, {"fallback", fallback}};
   const auto scenario = scenarios.find(argc == 3 ? argv[1] : "");
   if (scenario == scenarios.end()) return 2;
   try {

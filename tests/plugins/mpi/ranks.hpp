@@ -24,6 +24,18 @@ inline void expect(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("expected: " + what);
 }
 
+// The text of the failure, which has this status.
+template <typename Call>
+std::string failure_of(Status status, const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    expect(error.status() == status, "another status than that of: " + std::string(error.what()));
+    return error.what();
+  }
+  throw std::runtime_error("expected: a failure");
+}
+
 // What a rank contributes.
 template <typename T>
 std::vector<T> values(int rank, uint64_t count) {
@@ -34,5 +46,10 @@ std::vector<T> values(int rank, uint64_t count) {
 
 // All collectives over MPI, of several dtypes and sizes. Throws if a result is wrong.
 void collectives(ProcessGroup& group);
+// All_reduces of sizes around the limits of the plugin's own, in place and not, one after another and at once.
+void small_all_reduces(ProcessGroup& group);
+// Messages of lengths around the limit of short ones, and of the length of an announcement. Shorter buffers.
+void message_lengths(ProcessGroup& group);
+void probed_messages(ProcessGroup& group);
 
 }  // namespace backplane::mpi_ranks

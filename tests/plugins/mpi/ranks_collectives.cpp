@@ -139,4 +139,32 @@ void collectives(ProcessGroup& group) {
   asynchronous(group);
 }
 
+void small_all_reduces(ProcessGroup& group) {
+  const auto size = static_cast<uint64_t>(group.world_size());
+  const auto expected = [size](uint64_t i) {
+    return static_cast<int64_t>(size * (i % 50) + 3 * size * (size - 1) / 2);
+  };
+  for (const uint64_t count : {0U, 1U, 16U, 17U, 500U, 512U, 513U, 8'192U, 8'193U}) {
+    const auto own = values<int64_t>(group.rank(), count);
+    std::vector<int64_t> in_place = own;
+    std::vector<int64_t> sum(count);
+    std::vector<int64_t> most = own;
+    std::vector<Work> works;
+    works.push_back(group.all_reduce(in_place, ReduceOp::kSum, {.async_op = true}));
+    works.push_back(group.all_reduce(most, ReduceOp::kMax, {.async_op = true}));
+    group.all_reduce(own, sum);
+    for (auto work = works.rbegin(); work != works.rend(); ++work) work->wait();
+    for (uint64_t i = 0; i < count; ++i) {
+      expect(in_place[i] == expected(i) && sum[i] == expected(i), "the sum in and not in place");
+      expect(most[i] == static_cast<int64_t>(i % 50 + 3 * (size - 1)), "the maximum");
+    }
+    expect(own == values<int64_t>(group.rank(), count), "the input as it was");
+  }
+  std::vector<float> inexact(100, 0.1F * static_cast<float>(group.rank() + 1));
+  group.all_reduce(inexact);
+  std::vector<float> of_first = inexact;
+  group.broadcast(of_first, 0);
+  expect(of_first == inexact, "the same bits on all ranks");
+}
+
 }  // namespace backplane::mpi_ranks

@@ -33,7 +33,7 @@ struct DirectOperation {
 
 constexpr DirectOperation kDirectOperations[] = {
     {"MPI_Isend", [](ProcessGroup& g, DirectBuffers& b, const CallOptions& o) { return g.send(b.in, 0, 1, o); }},
-    {"MPI_Imrecv",
+    {"MPI_Irecv long",
      [](ProcessGroup& g, DirectBuffers& b, const CallOptions& o) {
        g.send(b.in, 0, 1);
        return g.recv(b.out, 0, 1, o);
@@ -98,7 +98,7 @@ void direct(const std::string& /*file*/) {
   for (const DirectOperation& operation : kDirectOperations) give_back(operation, wanted_ending());
 }
 
-// A receive that has no message yet is not in MPI, and ends at once.
+// A receive that has no message yet has no memory of the program, and ends at once.
 void direct_unmatched(const std::string& /*file*/) {
   ProcessGroup group = ProcessGroup::create(alone_options("mpi?direct=1ms"));
   std::vector<int32_t> data(kCount, 7);

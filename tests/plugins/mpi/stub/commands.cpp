@@ -72,9 +72,9 @@ bool is_held(const std::string& function) {
   return read_commands().has("hold", function);
 }
 
-bool take_late(const std::string& function) {
+bool is_late(const std::string& function) {
   const std::lock_guard lock(commands().mutex);
-  return read_commands().functions["late"].erase(function) > 0;
+  return read_commands().has("late", function);
 }
 
 std::string setting(const std::string& name, const std::string& otherwise) {

@@ -7,8 +7,9 @@
 //   fail=FUNCTION    the function fails with a text that names it
 //   hold=FUNCTION    its requests, also those in progress, do not complete. They use their memory at each MPI call
 //   hang=FUNCTION    the function does not return
-//   late=FUNCTION    its next call for a message of any tag finds none
+//   late=FUNCTION    its requests complete only once MPI_Cancel was called for them
 //   clear=FUNCTION   ends the four
+// "MPI_Irecv long" is MPI_Irecv with memory for more than kEager bytes, in `hold` and `late`.
 #pragma once
 
 #include <string>
@@ -20,8 +21,7 @@ namespace stub {
 // Call first in each function of MPI. Blocks if the function hangs. Returns an error code if it is to fail.
 int enter(const char* function);
 bool is_held(const std::string& function);
-// Whether the function is late. Once.
-bool take_late(const std::string& function);
+bool is_late(const std::string& function);
 // The value of a command; `otherwise` if it was not given.
 std::string setting(const std::string& name, const std::string& otherwise);
 std::string text_of(int code);

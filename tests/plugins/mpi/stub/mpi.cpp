@@ -53,16 +53,8 @@ std::list<Packet>::iterator find_message(World& w, const Comm& comm, int source,
   w.advance();
   auto& arrived = w.mailbox.arrived;
   return std::find_if(arrived.begin(), arrived.end(), [&comm, source, tag](const Packet& packet) {
-    return packet.context == comm.context && (source == kAnySource || packet.source == source) &&
-           (tag == kAnyTag || packet.tag == tag);
+    return matches(packet, comm.context, {source, tag});
   });
-}
-
-void describe(const Packet& packet, Status* status) {
-  const auto bytes = static_cast<uint64_t>(packet.data.size());
-  status->source = packet.source;
-  status->tag = packet.tag;
-  std::memcpy(status->internal, &bytes, sizeof bytes);
 }
 
 uint64_t bytes_of(const Status& status) {
@@ -303,8 +295,7 @@ MPI_FUNCTION MPI_Iprobe(int source, int tag, Handle handle, int* found, Status* 
 MPI_FUNCTION MPI_Improbe(int source, int tag, Handle handle, int* found, Handle* message, Status* status) {
   return with_comm("MPI_Improbe", handle, [=](World& w, const std::shared_ptr<Comm>& comm) {
     const auto packet = find_message(w, *comm, source, tag);
-    const bool is_late = tag == kAnyTag && take_late("MPI_Improbe");
-    *found = packet != w.mailbox.arrived.end() && !is_late ? 1 : 0;
+    *found = packet != w.mailbox.arrived.end() ? 1 : 0;
     if (*found == 0) return kSuccess;
     describe(*packet, status);
     auto taken = std::make_unique<Message>(Message{comm, std::move(*packet)});
@@ -315,7 +306,7 @@ MPI_FUNCTION MPI_Improbe(int source, int tag, Handle handle, int* found, Handle*
   });
 }
 
-MPI_FUNCTION MPI_Test(Handle* request, int* done, Status* /*status*/) {
+MPI_FUNCTION MPI_Test(Handle* request, int* done, Status* status) {
   if (const int code = enter("MPI_Test"); code != kSuccess) return code;
   World& w = world();
   const std::lock_guard lock(w.mutex);
@@ -324,13 +315,52 @@ MPI_FUNCTION MPI_Test(Handle* request, int* done, Status* /*status*/) {
   const auto found = w.requests.find(value_of(*request));
   if (found == w.requests.end()) return kBadRequest;
   int result = kSuccess;
-  *done = w.test(found->second.get(), &result) ? 1 : 0;
+  *done = w.test(found->second.get(), &result, status) ? 1 : 0;
   if (*done != 0) *request = handle_of(kNull);
   return result;
 }
 
 MPI_FUNCTION MPI_Isend(const void* data, int count, Handle type, int to, int tag, Handle comm, Handle* request) {
   return isend("MPI_Isend", data, count, type, to, tag, comm, request);
+}
+
+MPI_FUNCTION MPI_Irecv(void* data, int count, Handle type, int from, int tag, Handle handle, Handle* request) {
+  return with_comm("MPI_Irecv", handle, [=](World& w, const std::shared_ptr<Comm>& comm) {
+    if (size_of(type) == 0) return kBadType;
+    if (from != kAnySource && (from < 0 || from >= comm->size())) return kBadRank;
+    auto made = std::make_unique<Request>();
+    const size_t bytes = static_cast<size_t>(count) * size_of(type);
+    made->function = bytes > kEager ? "MPI_Irecv long" : "MPI_Irecv";
+    made->comm = comm;
+    made->context = comm->context;
+    made->wanted = Wanted{from, tag};
+    made->receive(from, data, bytes);
+    *request = w.add(std::move(made));
+    return kSuccess;
+  });
+}
+
+// A message that has matched is received nevertheless.
+MPI_FUNCTION MPI_Cancel(Handle* request) {
+  if (const int code = enter("MPI_Cancel"); code != kSuccess) return code;
+  World& w = world();
+  const std::lock_guard lock(w.mutex);
+  const auto found = w.requests.find(value_of(*request));
+  if (found == w.requests.end()) return kBadRequest;
+  Request& cancelled = *found->second;
+  cancelled.is_cancel_asked = true;
+  if (!cancelled.wanted) return kSuccess;
+  cancelled.wanted.reset();
+  cancelled.receives.front().has_come = true;
+  cancelled.is_cancelled = true;
+  cancelled.status.internal[2] = 1;
+  return kSuccess;
+}
+
+MPI_FUNCTION MPI_Test_cancelled(const Status* status, int* flag) {
+  if (const int code = enter("MPI_Test_cancelled"); code != kSuccess) return code;
+  *flag = status->internal[2];
+  return kSuccess;
 }
 
 MPI_FUNCTION MPI_Imrecv(void* data, int count, Handle type, Handle* message, Handle* request) {

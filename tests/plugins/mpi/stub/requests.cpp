@@ -11,9 +11,6 @@
 namespace stub {
 namespace {
 
-// Larger messages are read from the program's memory after the call that starts them.
-constexpr size_t kEager = 4096;
-
 size_t bytes_of(const Request& request) {
   size_t bytes = 0;
   for (const Outgoing& each : request.sends) bytes += each.bytes;
@@ -29,8 +26,24 @@ void send_all(World& world, Request& request) {
   }
 }
 
+// Receives match in the order in which they began, whichever is tested first.
+void match(World& world, Request& request) {
+  if (!request.wanted) return;
+  auto& arrived = world.mailbox.arrived;
+  const auto found = std::find_if(arrived.begin(), arrived.end(), [&request](const Packet& packet) {
+    return matches(packet, request.context, *request.wanted);
+  });
+  if (found == arrived.end()) return;
+  describe(*found, &request.status);
+  request.wanted.reset();
+  request.receives.front().has_come = true;
+  request.packets.front() = std::move(found->data);
+  arrived.erase(found);
+}
+
 // Takes what has arrived. Whether all has.
 bool receive_all(World& world, Request& request) {
+  if (request.wanted) return false;
   bool all = true;
   for (size_t i = 0; i < request.receives.size(); ++i) {
     Incoming& wanted = request.receives[i];
@@ -65,6 +78,7 @@ void touch(const Request& request) {
 }
 
 void write_out(Request& request) {
+  if (request.is_cancelled) return;
   for (size_t i = 0; i < request.receives.size(); ++i) {
     const Incoming& wanted = request.receives[i];
     const Bytes& packet = request.packets[i];
@@ -76,6 +90,18 @@ void write_out(Request& request) {
 }
 
 }  // namespace
+
+bool matches(const Packet& packet, uint64_t context, const Wanted& wanted) {
+  return packet.context == context && (wanted.source == kAnySource || packet.source == wanted.source) &&
+         (wanted.tag == kAnyTag || packet.tag == wanted.tag);
+}
+
+void describe(const Packet& packet, Status* status) {
+  const auto bytes = static_cast<uint64_t>(packet.data.size());
+  status->source = packet.source;
+  status->tag = packet.tag;
+  std::memcpy(status->internal, &bytes, sizeof bytes);
+}
 
 World& world() {
   static auto* const state = new World;  // never destroyed: threads may hang in MPI when the process ends
@@ -93,6 +119,7 @@ void World::advance() {
     is_held(request->function) ? touch(*request) : send_all(*this, *request);
   }
   mailbox.receive();
+  for (Request* request : order) match(*this, *request);
 }
 
 Handle World::add(std::unique_ptr<Request> request) {
@@ -105,11 +132,13 @@ Handle World::add(std::unique_ptr<Request> request) {
   return added;
 }
 
-bool World::test(Request* request, int* result) {
+bool World::test(Request* request, int* result, Status* status) {
   advance();
   if (is_held(request->function) || !receive_all(*this, *request)) return false;
+  if (is_late(request->function) && !request->is_cancel_asked) return false;
   write_out(*request);
   *result = request->result;
+  *status = request->status;
   order.erase(std::find(order.begin(), order.end(), request));
   requests.erase(value_of(request));
   return true;

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ struct Status {
   int source;
   int tag;
   int error;
-  int internal[5];  // the first two: the number of bytes
+  int internal[5];  // the first two: the number of bytes; the third: whether it was cancelled
 };
 
 // Values of the standard ABI.
@@ -42,6 +43,9 @@ constexpr int kAnyTag = -2;
 constexpr int kTagUb = 501;
 constexpr int kMultiple = 4096;
 constexpr uintptr_t kInPlace = 1;
+
+// Larger messages are read from the program's memory after the call that starts them.
+constexpr size_t kEager = 4096;
 
 // Error codes. Their texts are in commands.cpp.
 enum Code { kSuccess, kBadComm, kBadType, kBadOp, kBadRequest, kBadRank, kBadMessage, kBadKey, kTruncated, kCommanded };
@@ -108,6 +112,12 @@ struct Incoming {
   bool has_come = false;
 };
 
+// The message that a receive matches: kAnySource and kAnyTag match any.
+struct Wanted {
+  int source;
+  int tag;
+};
+
 // An operation in progress: what is sent and received, and then done.
 struct Request {
   std::string function;
@@ -117,6 +127,10 @@ struct Request {
   std::vector<Outgoing> sends;
   bool is_sent = false;
   std::vector<Incoming> receives;
+  std::optional<Wanted> wanted;  // MPI_Irecv, until a message has matched
+  bool is_cancelled = false;
+  bool is_cancel_asked = false;
+  Status status = {};                                   // of MPI_Irecv
   std::vector<Bytes> packets;                           // of `receives`
   std::vector<std::pair<const void*, size_t>> numbers;  // counts and displacements, which stay in use; sizes in bytes
   std::function<void(const std::vector<Bytes>&)> finish;
@@ -148,8 +162,8 @@ struct World {
   // Lets all requests send and receive.
   void advance();
   Handle add(std::unique_ptr<Request> request);
-  // Whether the request is complete. It is then removed, and `result` set.
-  bool test(Request* request, int* result);
+  // Whether the request is complete. It is then removed, and the other two are set.
+  bool test(Request* request, int* result, Status* status);
 };
 
 World& world();
@@ -159,6 +173,10 @@ size_t size_of(Handle type);
 // into[i] = into[i] op from[i]. False if the type has no such operation.
 bool combine(Handle type, Handle op, void* into, const void* from, size_t count);
 bool has_operation(Handle type, Handle op);
+
+// Whether a packet is for a receive with this context.
+bool matches(const Packet& packet, uint64_t context, const Wanted& wanted);
+void describe(const Packet& packet, Status* status);
 
 // A number that processes derive from equal texts.
 uint64_t hash_of(const std::string& text);
