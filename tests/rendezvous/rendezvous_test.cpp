@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "liveness/process_identity.hpp"
+#include "rendezvous/round.hpp"
+#include "store/raw_socket.hpp"
 
 namespace backplane::core {
 namespace {
@@ -144,6 +146,26 @@ TEST_F(RendezvousTest, TheHostOutlivesTheOthers) {
   leave(meeting, soon());
   host.get();
   leave(meeting, soon());  // of a closed store: no error
+}
+
+TEST_F(RendezvousTest, TheHostDoesNotWaitForLostRanks) {
+  const uint16_t port = free_port();
+  const std::string method = fmt::format("tcp://127.0.0.1:{}", port);
+  Rendezvous host = rendezvous(request(method, 0, 3));
+  Rendezvous other = rendezvous(request(method, 2, 3));
+  const StoreRequest enrolment{1, RequestKind::kEnroll, 1, {round_prefix(0), "host, pid 9"}};
+  RawClient lost(port, encode(Hello{}) + encode(enrolment));
+  lost.skip_frame();  // the welcome
+  lost.skip_frame();  // the reply
+  std::thread later([&lost, &other] {
+    other.store->wait({kDepartedKey}, soon());  // the host leaves first
+    lost.finish();
+    leave(other, soon());
+  });
+  const Deadline deadline = soon();
+  leave(host, deadline);
+  EXPECT_FALSE(deadline.passed());
+  later.join();
 }
 
 TEST_F(RendezvousTest, RanksThatComeAfterAFailedStartAreTold) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <string>
 
+#include "store/wire.hpp"
 #include "store_fixture.hpp"
 
 namespace backplane::core {
@@ -74,6 +75,12 @@ class RawClient {
       all.append(part.data(), static_cast<size_t>(got));
     }
     return all;
+  }
+  // Receives a frame of less than 64 KiB.
+  void skip_frame() const {
+    const std::string size = receive(kSizeBytes);
+    ASSERT_EQ(size.size(), kSizeBytes) << "the connection ended";
+    receive(static_cast<unsigned char>(size[0]) + 256U * static_cast<unsigned char>(size[1]));
   }
   // Until the server closes the connection.
   std::string drain() { return receive(SIZE_MAX); }

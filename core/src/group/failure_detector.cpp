@@ -74,11 +74,6 @@ bool FailureDetector::has_left(int32_t rank, Deadline deadline) {
   }
 }
 
-bool FailureDetector::has_losses() const {
-  const std::lock_guard lock(mutex_);
-  return !losses_.empty();
-}
-
 std::vector<int32_t> FailureDetector::lost_among(const std::vector<int32_t>& ranks) const {
   std::vector<int32_t> lost;
   const std::lock_guard lock(mutex_);

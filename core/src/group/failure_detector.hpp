@@ -48,7 +48,6 @@ class FailureDetector {
   std::optional<Loss> loss_among(const std::vector<int32_t>& ranks) const;
   // Whether `rank` (-1: none) has left in an orderly way. Blocks for at most 0.1 s; false if the store does not reply.
   bool has_left(int32_t rank, Deadline deadline);
-  bool has_losses() const;
   // The lost ranks among these ranks of the job, as indices into `ranks`.
   std::vector<int32_t> lost_among(const std::vector<int32_t>& ranks) const;
   // Whether the error reports a loss that breaks a group of these ranks.

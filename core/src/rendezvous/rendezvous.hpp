@@ -56,9 +56,9 @@ void decline(Store& store, const std::string& why, Deadline deadline);
 // the store without the prefix of a round. `reason` ends the notice. No effect if the rank has joined this round.
 void report_end(Store& root, int32_t rank, const std::string& identity, const std::string& reason, Deadline deadline);
 
-// Announces that this rank no longer needs the store. The rank that hosts it waits until all others have announced the
-// same, at most 5 s and at most until the deadline, and may then destroy the server. Ignores failures of the store.
-// `failure` (empty: none): why the job did not start; the server refuses ranks that connect late with it.
+// Announces that this rank no longer needs the store. The rank that hosts it waits until each of the others has
+// announced the same or is reported lost, at most until the deadline, and may then destroy the server. Ignores failures
+// of the store. `failure` (empty: none): why the job did not start; the server refuses ranks that connect late with it.
 void leave(Rendezvous& meeting, Deadline deadline, const std::string& failure = {}) noexcept;
 
 }  // namespace backplane::core
