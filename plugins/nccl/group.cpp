@@ -39,13 +39,6 @@ ncclUniqueId exchange_id(const sdk::Context& context, const Api& api, const sdk:
   return id;
 }
 
-sdk::Failure lost_peer(int32_t peer, bool left_in_order) {
-  return {BP_PEER_LOST,
-          "nccl: rank " + std::to_string(peer) +
-              (left_in_order ? " has left the group" : " is lost: its connection ended without a goodbye"),
-          peer};
-}
-
 std::vector<sdk::Descriptor> connect_all(const sdk::Context& context) {
   const std::string address = sdk::choose_address(context, context.options.text("address")).address;
   try {
@@ -106,7 +99,7 @@ Group::Group(const sdk::Context& context, SelectCapabilities select, const sdk::
       stages_(context.options.boolean("stage")),
       capabilities_(select(stages_, reduces_f8(api_, device_))),
       pool_(api_, device_),
-      said_goodbye_(static_cast<size_t>(context.world_size)),
+      departures_(context.world_size),
       transport_(connect_all(context), {[this](int32_t peer, const Frame& frame) { on_frame(peer, frame); },
                                         [this](int32_t peer) { on_disconnect(peer); }}),
       comm_(connect(context, api_, device_, transport_, deadline)),
@@ -119,7 +112,8 @@ Group::Group(const sdk::Context& context, SelectCapabilities select, const sdk::
               [this](const sdk::Failure& why) {
                 fail(why);
                 stop_device();
-              }) {}
+              }),
+      launcher_(api_, device_, collectives_, failure_, [this](const sdk::Failure& why) { fail(why); }) {}
 
 Group::~Group() {
   poller_.stop();
@@ -165,29 +159,10 @@ std::unique_ptr<sdk::Work> Group::submit(const bp_op& op) {
   require_supported(op.input);
   require_supported(op.output);
   if (op.kind == BP_SEND || op.kind == BP_RECV) return messages_.submit(op);
-  if (const int32_t lost = first_lost_.load(); lost >= 0) throw lost_peer(lost, false);
+  if (const int32_t lost = departures_.first_lost(); lost >= 0) throw lost_peer(lost, false);
   std::unique_ptr<sdk::Work> work = collectives_.submit(op);
-  if (work && collectives_.launching()) launch_in_background();
+  if (work && collectives_.launching()) launcher_.launch();
   return work;
-}
-
-// Uses a separate thread, because CUDA may block it until the group is aborted.
-void Group::launch_in_background() noexcept {
-  const std::lock_guard lock(launcher_mutex_);
-  if (launcher_) return launcher_->wake();
-  const auto launch = [this, is_on_device = false](sdk::Poller::Sleep& sleep) mutable {
-    if (!std::exchange(is_on_device, true)) check(api_, api_.cuda.set_device(device_), "setting the current device");
-    if (collectives_.advance()) sleep.at_most(sdk::Poller::kShortestPause);
-    sleep.until_woken();
-    return false;
-  };
-  try {
-    launcher_.emplace(launch, [this](const sdk::Failure& why) { fail(why); });
-  } catch (const sdk::Failure& why) {
-    failure_.set(why);
-  } catch (const std::bad_alloc&) {
-    failure_.set(no_launcher_);
-  }
 }
 
 // NCCL or CUDA has failed on one of the group's threads. The core's failure detector reports lost peers.
@@ -228,11 +203,10 @@ bool Group::progress(sdk::Poller::Sleep& sleep) {
 
 // Fails the group if a collective has waited for a disconnected peer longer than its grace.
 bool Group::fail_overdue(sdk::Poller::Sleep& sleep) {
-  if (disconnected_.empty()) return false;
+  if (!departures_.any_disconnected()) return false;
   const auto since = collectives_.waiting_since();
-  for (const auto& [peer, disconnected_at] : disconnected_) {
-    if (!since || Clock::now() <= std::max(disconnected_at, *since) + grace_of(peer)) continue;
-    failure_.set(loss_of(peer));
+  if (const auto peer = since ? departures_.overdue(*since) : std::nullopt) {
+    failure_.set(departures_.loss_of(*peer));
     return true;
   }
   // Nothing wakes the poller when a collective is submitted.
@@ -242,24 +216,13 @@ bool Group::fail_overdue(sdk::Poller::Sleep& sleep) {
 
 void Group::on_frame(int32_t peer, const Frame& frame) {
   if (frame.kind != FrameKind::kGoodbye) return messages_.on_frame(peer, frame);
-  said_goodbye_[static_cast<size_t>(peer)] = true;
-  messages_.lost(peer, loss_of(peer), grace_of(peer));
+  departures_.note_goodbye(peer);
+  messages_.lost(peer, departures_.loss_of(peer), departures_.grace_of(peer));
 }
 
 void Group::on_disconnect(int32_t peer) {
-  messages_.lost(peer, loss_of(peer), grace_of(peer));
-  disconnected_.emplace(peer, Clock::now());
-  int32_t none = -1;
-  if (!said_goodbye_[static_cast<size_t>(peer)]) first_lost_.compare_exchange_strong(none, peer);
-}
-
-sdk::Failure Group::loss_of(int32_t peer) const { return lost_peer(peer, said_goodbye_[static_cast<size_t>(peer)]); }
-
-// A peer that left in order may have done its part of a collective that this rank has yet to begin. With a peer that
-// died, a collective cannot complete.
-std::chrono::nanoseconds Group::grace_of(int32_t peer) const {
-  return std::chrono::nanoseconds(said_goodbye_[static_cast<size_t>(peer)] ? base::grace::kOrderlyLeave
-                                                                           : base::grace::kBrokenConnection);
+  messages_.lost(peer, departures_.loss_of(peer), departures_.grace_of(peer));
+  departures_.note_disconnect(peer);
 }
 
 // Ends all operations in flight. Aborts all communicators together, so that no kernel waits behind one that is stopped

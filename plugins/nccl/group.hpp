@@ -3,17 +3,14 @@
 // One rank on one device: communicator, collectives, messages, and the poller that progresses them.
 #pragma once
 
-#include <atomic>
-#include <chrono>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
 
 #include "backplane/abi/ext/native.h"
 #include "backplane/sdk/sdk.hpp"
 #include "collectives.hpp"
+#include "departures.hpp"
 #include "failure.hpp"
+#include "launcher.hpp"
 #include "memory.hpp"
 #include "messages.hpp"
 #include "transport.hpp"
@@ -35,18 +32,13 @@ class Group final : public sdk::ProcessGroup {
   const void* extension(std::string_view id) override;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   Group(const sdk::Context& context, SelectCapabilities select, const sdk::Deadline& deadline);
   void require_supported(const bp_buffer& buffer) const;
   bool progress(sdk::Poller::Sleep& sleep);
   void on_frame(int32_t peer, const Frame& frame);
   void on_disconnect(int32_t peer);
-  sdk::Failure loss_of(int32_t peer) const;
-  std::chrono::nanoseconds grace_of(int32_t peer) const;
   bool fail_overdue(sdk::Poller::Sleep& sleep);
   void stop_device() noexcept;
-  void launch_in_background() noexcept;
   void fail(const sdk::Failure& why) noexcept;
   void send_goodbyes() noexcept;
 
@@ -59,13 +51,9 @@ class Group final : public sdk::ProcessGroup {
   const std::span<const bp_capability* const> capabilities_;
   GroupFailure failure_{[this] { poller_.wake(); }};
   Pool pool_;
-  // Of the poller's thread:
-  std::vector<bool> said_goodbye_;                     // by rank
-  std::map<int32_t, Clock::time_point> disconnected_;  // peers, and when their connection ended
-  bool is_on_device_ = false;
-  bool device_stopped_ = false;
-
-  std::atomic<int32_t> first_lost_ = -1;  // the first peer that disconnected without a goodbye
+  bool is_on_device_ = false;    // used by the poller's thread
+  bool device_stopped_ = false;  // likewise
+  Departures departures_;
   Transport transport_;
   const std::unique_ptr<Communicator> comm_;
   const bp_native_api native_;
@@ -73,9 +61,7 @@ class Group final : public sdk::ProcessGroup {
   Collectives collectives_;
   Messages messages_;
   sdk::Poller poller_;  // after all that its thread uses
-  const sdk::Failure no_launcher_{BP_RESOURCE, "nccl: out of memory for the thread that launches collectives"};
-  std::mutex launcher_mutex_;
-  std::optional<sdk::Poller> launcher_;  // created when a launch first outlasts its submit
+  BackgroundLauncher launcher_;
 };
 
 }  // namespace backplane::nccl

@@ -35,7 +35,7 @@ class GroupKeysTest : public testing::Test {
               encode(Hello{}) + encode(StoreRequest{1, RequestKind::kEnroll, rank, {"", "host, pid 9"}}) + more);
   }
   static void await_loss(const Rank& rank) {
-    EXPECT_TRUE(test::eventually([&rank] { return rank.detector->has_losses(); }));
+    EXPECT_TRUE(test::eventually([&rank] { return !rank.detector->lost_among({0, 1, 2}).empty(); }));
   }
 
   std::unique_ptr<TcpStoreServer> server_ = make_tcp_store_server({});
