@@ -36,7 +36,7 @@ class Interruptible {
   // Calls the hook. False on a thread that does not. Must not be called under a lock.
   static bool interrupted() { return active() && ask(); }
   // The same on any thread.
-  static bool hook_says_so() { return is_hook_set() && ask(); }
+  static bool hook_interrupts() { return is_hook_set() && ask(); }
   // Throws BP_CANCELLED if the hook interrupts.
   static void check() {
     if (interrupted()) refuse();

@@ -66,14 +66,14 @@ void write_log(uint32_t level, const std::string& text) noexcept {
 }
 
 void warn_once(const std::string& text) {
-  struct Told {
+  struct Warnings {
     std::mutex mutex;
     std::set<std::string> texts;
   };
-  static constinit PerProcess<Told> told;
+  static constinit PerProcess<Warnings> warned;
   {
-    const std::lock_guard lock(told->mutex);
-    if (!told->texts.insert(text).second) return;
+    const std::lock_guard lock(warned->mutex);
+    if (!warned->texts.insert(text).second) return;
   }
   write_log(BP_LOG_WARN, text);
 }

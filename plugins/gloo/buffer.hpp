@@ -78,9 +78,9 @@ class Buffer final : public ThreadHandover, public ::gloo::transport::tcp::Unbou
   int source();
 
   // The number of this receive in the order of submission. Must be set before it is posted.
-  static constexpr uint64_t kYoungest = std::numeric_limits<uint64_t>::max();
-  void set_age(uint64_t age) { age_ = age; }
-  uint64_t age() const { return age_; }
+  static constexpr uint64_t kLast = std::numeric_limits<uint64_t>::max();
+  void set_order(uint64_t order) { order_ = order; }
+  uint64_t order() const { return order_; }
   // Marks a receive with a named source that is queued among those from any source (see Context::swap_with_any_source).
   void displace() { displaced_.store(true); }
   bool is_displaced() const { return displaced_.load(); }
@@ -100,7 +100,7 @@ class Buffer final : public ThreadHandover, public ::gloo::transport::tcp::Unbou
   const std::shared_ptr<const Health> health_;
   const Lengths lengths_;
   const Clock::time_point deadline_;
-  uint64_t age_ = kYoungest;
+  uint64_t order_ = kLast;
   std::atomic<bool> displaced_ = false;
   // All guarded by m_.
   uint64_t length_ = 0;

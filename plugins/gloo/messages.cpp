@@ -61,7 +61,7 @@ class Receive final : public Message {
         result_(op.result),
         buffer_(shared.transport, shared.health, op.output.data, op.output.count * bp_dtype_size(op.dtype),
                 Buffer::Lengths::kUpToSize, Clock::time_point::max()) {
-    buffer_.set_age(shared_.receives.fetch_add(1));
+    buffer_.set_order(shared_.receives.fetch_add(1));
     if (peer_ == BP_ANY_SOURCE) {
       passive_waiter_.emplace(shared_.transport.get());
       if (shared_.transport) shared_.transport->begin_reordering();

@@ -62,7 +62,7 @@ void Pair::prepare_payload() {
 // queue.
 void Pair::put_oldest_first(uint64_t slot, std::deque<UnboundBufferOp>& receives) {
   const auto oldest = std::min_element(receives.begin(), receives.end(), [](const auto& left, const auto& right) {
-    return age_of(std::get<0>(left)) < age_of(std::get<0>(right));
+    return order_of(std::get<0>(left)) < order_of(std::get<0>(right));
   });
   const UnboundBufferOp first = *oldest;
   receives.erase(oldest);

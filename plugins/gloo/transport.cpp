@@ -19,9 +19,9 @@ std::string store_key(int rank) { return "gloo/" + std::to_string(rank); }
 
 }  // namespace
 
-uint64_t age_of(const WeakBuffer& receive) {
+uint64_t order_of(const WeakBuffer& receive) {
   const BufferRef buffer(receive);
-  return buffer ? buffer->age() : Buffer::kYoungest;
+  return buffer ? buffer->order() : Buffer::kLast;
 }
 
 Context::Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::shared_ptr<const Health> health, int rank,
@@ -175,13 +175,13 @@ void Context::swap_with_any_source(uint64_t slot, int source, Posted& posted) {
   const auto older = std::find_if(queue.begin(), queue.end(), [source](const pendingRecvTuple& entry) {
     return std::get<3>(entry).contains(source);
   });
-  const uint64_t age = age_of(std::get<0>(posted));
-  if (older == queue.end() || age == Buffer::kYoungest || age_of(std::get<0>(*older)) >= age) return;
+  const uint64_t order = order_of(std::get<0>(posted));
+  if (older == queue.end() || order == Buffer::kLast || order_of(std::get<0>(*older)) >= order) return;
   const Posted from_any(std::get<0>(*older), std::get<1>(*older), std::get<2>(*older));
   const pendingRecvTuple named(std::get<0>(posted), std::get<1>(posted), std::get<2>(posted), {source});
   queue.erase(older);
   queue.insert(std::find_if(queue.begin(), queue.end(),
-                            [age](const pendingRecvTuple& entry) { return age_of(std::get<0>(entry)) > age; }),
+                            [order](const pendingRecvTuple& entry) { return order_of(std::get<0>(entry)) > order; }),
                named);
   const BufferRef buffer(std::get<0>(named));
   if (buffer && !buffer->is_displaced()) {

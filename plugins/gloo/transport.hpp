@@ -21,8 +21,8 @@ namespace backplane::gloo {
 
 class Pair;
 
-// Buffer::age() of a receive; kYoungest if the buffer has been destroyed.
-uint64_t age_of(const WeakBuffer& receive);
+// Buffer::order() of a receive; kLast if the buffer has been destroyed.
+uint64_t order_of(const WeakBuffer& receive);
 
 class Context final : public ::gloo::transport::tcp::Context {
  public:

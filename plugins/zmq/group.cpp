@@ -81,7 +81,7 @@ ZmqGroup::ZmqGroup(const sdk::Context& context)
   messages_->on_unresolved([this] {
     look_up_pause_ = {};
     next_look_up_ = {};
-    driver_->call_thread();
+    driver_->request_upkeep();
   });
   thread_ = sdk::start_thread([this] { driver_->run(); });
 }
@@ -180,7 +180,7 @@ void ZmqGroup::answer_known() {
       continue;
     }
     const auto known = keys_.find(*key);
-    if (known == keys_.end() && !leaving_) return driver_->call_thread();
+    if (known == keys_.end() && !leaving_) return driver_->request_upkeep();
     sockets_.zap().answer(known == keys_.end() ? -1 : known->second);
   }
 }
@@ -277,7 +277,7 @@ void ZmqGroup::abort(const sdk::Failure& why) noexcept {
   const Driver::Lock lock(driver_->mutex());
   messages_->abort(why);
   driver_->changed(TimePoint::min());  // only the driver closes the sockets, and so gets borrowed buffers back
-  driver_->call_thread();
+  driver_->request_upkeep();
 }
 
 }  // namespace backplane::zmq

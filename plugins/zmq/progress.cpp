@@ -80,7 +80,7 @@ void Driver::drive(Lock& lock, const sdk::Completion* operation, TimePoint deadl
   for (;;) {
     const TimePoint due = progress_(operation);
     wake_done();
-    if (operation != nullptr ? operation->done() : stopping_ || attention_ || !waiting_.empty()) break;
+    if (operation != nullptr ? operation->done() : stopping_ || upkeep_requested_ || !waiting_.empty()) break;
     const TimePoint now = Clock::now();
     if (now >= deadline) break;
     if (due > now) sleep(lock, std::min(due, deadline));
@@ -112,8 +112,8 @@ void Driver::changed(TimePoint due) {
   if (sleeping_ && (finished || due < sleeping_until_)) wake_.raise();
 }
 
-void Driver::call_thread() {
-  attention_ = true;
+void Driver::request_upkeep() {
+  upkeep_requested_ = true;
   thread_turn_.notify_one();
   if (thread_drives_ && sleeping_) wake_.raise();
 }
@@ -122,9 +122,9 @@ void Driver::run() {
   Lock lock(mutex_);
   uint64_t seen = drives_;
   while (!stopping_) {
-    attention_ = false;
+    upkeep_requested_ = false;
     const TimePoint due = upkeep_(lock);
-    if (stopping_ || attention_) continue;
+    if (stopping_ || upkeep_requested_) continue;
     if (driving_ || !waiting_.empty() || drives_ != seen) {
       seen = drives_;
       stand_by(lock, due);
@@ -138,11 +138,11 @@ void Driver::run() {
 void Driver::stand_by(Lock& lock, TimePoint due) {
   const uint64_t seen = drives_;
   thread_turn_.wait_until(lock, std::min(bounded(due), Clock::now() + kWatch),
-                          [this] { return stopping_ || attention_; });
+                          [this] { return stopping_ || upkeep_requested_; });
   if (!driving_ || drives_ != seen) return;
   // Another thread drives for long: sleep until it stops.
   parked_ = true;
-  thread_turn_.wait_until(lock, bounded(due), [this] { return stopping_ || attention_ || !driving_; });
+  thread_turn_.wait_until(lock, bounded(due), [this] { return stopping_ || upkeep_requested_ || !driving_; });
   parked_ = false;
 }
 

@@ -52,7 +52,7 @@ class Driver {
   void changed(TimePoint due = TimePoint::max());
   bool driving() const { return driving_; }
   // Makes the group's thread do its upkeep now. Locked.
-  void call_thread();
+  void request_upkeep();
   // The descriptors will be closed. Only within progress.
   void forget_descriptors() { polled_.resize(1); }
 
@@ -89,8 +89,8 @@ class Driver {
   uint64_t drives_ = 0;                          // by waiting threads
   std::list<Waiter> waiting_;                    // threads that sleep until done or until they may drive
   std::condition_variable thread_turn_;
-  bool parked_ = false;     // the group's thread sleeps until no other thread drives
-  bool attention_ = false;  // upkeep is wanted
+  bool parked_ = false;  // the group's thread sleeps until no other thread drives
+  bool upkeep_requested_ = false;
   bool stopping_ = false;
 };
 

@@ -26,10 +26,10 @@ TEST(Names, PrintableUtf8) {
 }
 
 TEST(Names, LegibleForMessages) {
-  EXPECT_EQ(legible("gloo?a=\xc3\xa4"), "gloo?a=\xc3\xa4");
-  EXPECT_EQ(legible("a\nb\xff\xc3"), "a\\x0ab\\xff\\xc3");
-  EXPECT_EQ(legible("\xe2\x82\xac\xe2\x82"), "\xe2\x82\xac\\xe2\\x82");
-  EXPECT_EQ(legible(""), "");
+  EXPECT_EQ(escaped("gloo?a=\xc3\xa4"), "gloo?a=\xc3\xa4");
+  EXPECT_EQ(escaped("a\nb\xff\xc3"), "a\\x0ab\\xff\\xc3");
+  EXPECT_EQ(escaped("\xe2\x82\xac\xe2\x82"), "\xe2\x82\xac\\xe2\\x82");
+  EXPECT_EQ(escaped(""), "");
 }
 
 }  // namespace

@@ -102,8 +102,8 @@ TEST(ChoiceTest, ReportsMeasurements) {
             "shm: 3 ranks on one host; measured with 2 ranks 1.6 us at 4 B, gloo 180, zmq 95; "
             "all_reduce of 1 KiB and more by gloo");
   const TuningTable table(kTuning);
-  EXPECT_EQ(table.evidence("gloo", {"gloo"}, 2), "measured 180 us at 4 B");
-  EXPECT_EQ(table.evidence("other", {"other"}, 2), "");
+  EXPECT_EQ(table.measurements("gloo", {"gloo"}, 2), "measured 180 us at 4 B");
+  EXPECT_EQ(table.measurements("other", {"other"}, 2), "");
 }
 
 TEST(ChoiceTest, TheFastestByTheTableOfRankZero) {

@@ -192,7 +192,7 @@ int32_t bp_group_trace(bp_group* group, char** json, bp_error* err) {
                     [=] { store_result(json, "json", [=] { return copy_text(group_of(group).trace().json()); }); });
 }
 void bp_set_interrupt_hook(int32_t (*interrupted)(void* ctx), void* ctx) { set_interrupt_hook(interrupted, ctx); }
-int32_t bp_interrupted(void) { return Interruptible::hook_says_so() ? 1 : 0; }
+int32_t bp_interrupted(void) { return Interruptible::hook_interrupts() ? 1 : 0; }
 void bp_set_log(void (*log)(void* ctx, uint32_t level, const char* text), void* ctx) { set_log(log, ctx); }
 
 }  // extern "C"

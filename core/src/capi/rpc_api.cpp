@@ -183,7 +183,7 @@ class DefaultClaim {
   static bool others_may_wait(const Worker& own, const bp_rpc_config& config) {
     if (parent_group(config)) return false;
     const int32_t size = own.peers().size();
-    return (config.world_size >= 0 && config.world_size != size) || own.peers().any_gone();
+    return (config.world_size >= 0 && config.world_size != size) || own.peers().any_absent();
   }
 
   bool holds_ = false;

@@ -177,7 +177,7 @@ std::vector<std::pair<const Entry*, const Entry*>> contradictions(const std::vec
 
 // Once all ranks have called. A rank that is in a request but made another one, with other ranks that are not in its
 // own, contradicts none: it is missing among the members. Returns the sentence if `mine` is one of those that fail.
-std::string check_all(Store& notes, const Askers& askers, const GroupRequest& mine, int64_t members,
+std::string check_all(Store& notes, const ParentView& parent, const GroupRequest& mine, int64_t members,
                       const Refuse& refuse, Deadline deadline) {
   const std::vector<Entry> all = all_in(notes, deadline);
   std::string own;
@@ -187,7 +187,7 @@ std::string check_all(Store& notes, const Askers& askers, const GroupRequest& mi
   };
   const auto pairs = contradictions(all);
   for (const auto& [one, other] : pairs) {
-    const std::string why = sentence(askers.name, *one, *other);
+    const std::string why = sentence(parent.name, *one, *other);
     end(one->request, why);
     end(other->request, why);
   }
@@ -199,7 +199,7 @@ std::string check_all(Store& notes, const Askers& askers, const GroupRequest& mi
   const auto is_valid = [](const Entry& each) { return each.request.problem.empty(); };
   const auto first = std::find_if(all.begin(), all.end(), is_valid);
   if (first == all.end()) return own;
-  const std::string why = sentence(askers.name, fmt::format("rank {} asked for {}, but not all of these ranks did",
+  const std::string why = sentence(parent.name, fmt::format("rank {} asked for {}, but not all of these ranks did",
                                                             first->asker, describe_request(first->request)));
   for (const Entry& each : all) end(each.request, why);
   return own;
@@ -217,22 +217,22 @@ void remove_notes(Store& notes, Deadline deadline) {
 
 }  // namespace
 
-void agree_on_group(Store& notes, const Askers& askers, const GroupRequest& mine, const Refuse& refuse,
+void agree_on_group(Store& notes, const ParentView& parent, const GroupRequest& mine, const Refuse& refuse,
                     Deadline deadline) {
-  const Entry own = {askers.rank, mine};
+  const Entry own = {parent.rank, mine};
   const std::vector<Entry> others = note(notes, own, deadline);
   std::string why;
   if (!others.empty()) {
-    why = sentence(askers.name, others.front(), own);
+    why = sentence(parent.name, others.front(), own);
     for (const Entry& other : others) {
       if (other.request.problem.empty()) refuse(other.request, why);
     }
     if (mine.problem.empty()) refuse(mine, why);
   }
-  const bool is_member = mine.problem.empty() && contains(mine, askers.rank);
+  const bool is_member = mine.problem.empty() && contains(mine, parent.rank);
   const int64_t called = notes.add(kCalled, is_member ? kMember + 1 : 1, deadline);
-  if (called % kMember == askers.world_size) {
-    const std::string found = check_all(notes, askers, mine, called / kMember, refuse, deadline);
+  if (called % kMember == parent.world_size) {
+    const std::string found = check_all(notes, parent, mine, called / kMember, refuse, deadline);
     remove_notes(notes, deadline);
     if (why.empty()) why = found;
   }

@@ -27,9 +27,9 @@ struct GroupRequest {
   bool operator==(const GroupRequest&) const = default;
 };
 
-// The ranks of the parent, as one of them sees them.
-struct Askers {
-  const std::string& name;  // of the parent
+// The parent group, as one of its ranks sees it.
+struct ParentView {
+  const std::string& name;
   int32_t rank = 0;
   int32_t world_size = 1;
 };
@@ -40,7 +40,7 @@ struct Askers {
 // eight.
 // `notes`: the keys of this call, which the last rank removes.
 using Refuse = std::function<void(const GroupRequest& request, const std::string& why)>;
-void agree_on_group(Store& notes, const Askers& askers, const GroupRequest& mine, const Refuse& refuse,
+void agree_on_group(Store& notes, const ParentView& parent, const GroupRequest& mine, const Refuse& refuse,
                     Deadline deadline);
 
 }  // namespace backplane::core

@@ -21,7 +21,7 @@ int64_t position_timeout(int64_t timeout_ns) {
 
 }  // namespace
 
-Error Failures::labelled(const Error& error, const Operation& operation) const {
+Error Failures::with_context(const Error& error, const Operation& operation) const {
   std::string text = fmt::format("rank {} of group '{}': {} #{}: {}", config_.rank, config_.name, describe(operation),
                                  operation.op.seq, error.what());
   if (error.status() == BP_TIMEOUT) text += fmt::format(" (after {} s)", seconds(operation.op.timeout_ns));
@@ -65,9 +65,9 @@ Error Failures::handle(const Error& error, const Operation& operation, bool begu
   const bool breaks = is_collective && (begun || error.status() != BP_UNSUPPORTED);
   const bool has_diagnosis = is_collective && (error.status() == BP_TIMEOUT || error.status() == BP_INVALID);
   if (cause || !breaks || !has_diagnosis) {
-    return labelled(cause ? *cause : breaks ? break_group(error) : error, operation);
+    return with_context(cause ? *cause : breaks ? break_group(error) : error, operation);
   }
-  Error result = diagnosed(labelled(error, operation), operation);
+  Error result = diagnosed(with_context(error, operation), operation);
   state_.abort(result);
   return result;
 }
@@ -103,7 +103,7 @@ Error Failures::diagnosed(const Error& error, const Operation& operation) {
     const bool is_included = std::strstr(error.what(), known->what()) != nullptr;
     if (std::strcmp(known->what(), error.what()) == 0 || (is_included && error.status() == BP_TIMEOUT)) return error;
     if (error.status() == BP_INVALID) {
-      return labelled(Error(BP_INVALID, known->what(), known->peer_rank(), error.native_code()), operation);
+      return with_context(Error(BP_INVALID, known->what(), known->peer_rank(), error.native_code()), operation);
     }
     return Error(error.status(), fmt::format("{}: {}", error.what(), known->what()), known->peer_rank(),
                  error.native_code());

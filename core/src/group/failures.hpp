@@ -23,7 +23,7 @@ class Failures {
   Failures& operator=(const Failures&) = delete;
 
   // The error with this rank, the group and the operation in its text.
-  Error labelled(const Error& error, const Operation& operation) const;
+  Error with_context(const Error& error, const Operation& operation) const;
   // The loss or the failure of the group that caused a backend's error, or the error itself if none is known. May wait
   // for half a second.
   Error explained(const Error& error) const { return cause_behind(error).value_or(error); }

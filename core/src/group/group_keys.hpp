@@ -2,7 +2,7 @@
 //
 // The keys of a group in its job's store. They leave the store with the last rank: a rank that is still starting, or
 // slow to learn why the group failed, finds them. Each rank holds one GroupKeys once all ranks have joined; without
-// that, nobody knows who may still come, and the keys stay until those of the job's first group leave.
+// that, no rank knows which others may still start, and the keys stay until those of the job's first group leave.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ bool printable(std::string_view text) {
   return true;
 }
 
-std::string legible(std::string_view text) {
+std::string escaped(std::string_view text) {
   std::string result;
   while (!text.empty()) {
     const size_t size = base::utf8_character_size(text);

@@ -15,6 +15,6 @@ bool valid_id(std::string_view id);
 bool printable(std::string_view text);
 
 // The text for a message: bytes that are not printable become \xNN.
-std::string legible(std::string_view text);
+std::string escaped(std::string_view text);
 
 }  // namespace backplane::core

@@ -102,7 +102,7 @@ void refuse_unknown(const bp_backend& backend, const KeyValues& given) {
   for (auto entry = given.begin(); entry != given.end(); ++entry) {
     const auto& key = entry->first;
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-      fail(BP_INVALID, "{} has no option '{}'.{} It has: {}.", backend.id, legible(key), did_you_mean(key, keys),
+      fail(BP_INVALID, "{} has no option '{}'.{} It has: {}.", backend.id, escaped(key), did_you_mean(key, keys),
            keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, ", ")));
     }
     const auto same = [&key](const auto& other) { return other.first == key; };
@@ -155,7 +155,7 @@ KeyValues complete_options(const bp_backend& backend, const KeyValues& given) {
     if (!value.problem.empty()) {
       const bool secret = (option.flags & BP_OPTION_SECRET) != 0;
       fail(BP_INVALID, "option '{}' of {}: {} {}", key, backend.id,
-           secret ? "the value" : fmt::format("'{}'", legible(text)), value.problem);
+           secret ? "the value" : fmt::format("'{}'", escaped(text)), value.problem);
     }
     complete.emplace_back(key, value.text);
   }

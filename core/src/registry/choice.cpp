@@ -123,10 +123,10 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
   if (store.add(here_key(domain), 0, deadline) != world_size) for_devices.clear();
   const TuningTable table = agreed_table(store, world_size, domain, deadline);
   const std::string id = table.fastest(usable, world_size);
-  const std::string evidence = table.evidence(id, usable, world_size);
+  const std::string measurements = table.measurements(id, usable, world_size);
   const char* const why = needs_one_domain(id) ? "ranks on one host" : "ranks, all of which can use it";
   std::string reason = fmt::format("{}: {} {}", id, world_size, why);
-  if (!evidence.empty()) reason += fmt::format("; {}", evidence);
+  if (!measurements.empty()) reason += fmt::format("; {}", measurements);
   const std::vector<BackendOverride> overrides = table.overrides(id, able_to_share(mine, id, usable), world_size);
   if (!overrides.empty()) reason += fmt::format("; {}", describe(overrides));
   if (!for_devices.empty()) {

@@ -62,7 +62,7 @@ bool Registry::registered(std::string_view name) {
 const Member& Registry::register_backend(const bp_backend& backend) {
   if (backend.id == nullptr || !valid_id(backend.id)) {
     fail(BP_INVALID, "a backend's id is [a-z0-9_-]{{1,32}}, not '{}'",
-         backend.id == nullptr ? "NULL" : legible(backend.id));
+         backend.id == nullptr ? "NULL" : escaped(backend.id));
   }
   const std::string problem = plugin::descriptor_problem(backend, backend.id, false);
   if (!problem.empty()) fail(BP_INVALID, "{}", problem);
@@ -81,7 +81,7 @@ const Member& Registry::lookup(std::string_view name, const char* what, uint32_t
     if (e.status() != BP_INVALID) throw Error(e.status(), fmt::format("cannot use {} '{}': {}", what, id, e.what()));
     const std::vector<std::string> ids = known(kinds);
     throw Error(e.status(),
-                fmt::format("unknown {} '{}'.{} Available: {}. Searched: {}{}", what, legible(name),
+                fmt::format("unknown {} '{}'.{} Available: {}. Searched: {}{}", what, escaped(name),
                             did_you_mean(id, ids), ids.empty() ? "none" : fmt::to_string(fmt::join(ids, ", ")),
                             e.what(), rejections(plugin::scan(plugin::search_path()))));
   }

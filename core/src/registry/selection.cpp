@@ -43,7 +43,7 @@ KeyValues parse_options(std::string_view text, const std::string& where) {
     const std::string_view pair = text.substr(begin, end - begin);
     const size_t equals = pair.find('=');
     if (equals == std::string_view::npos || equals == 0) {
-      fail(BP_INVALID, "{}: expected key=value after '?' or '&', found '{}'", where, legible(pair));
+      fail(BP_INVALID, "{}: expected key=value after '?' or '&', found '{}'", where, escaped(pair));
     }
     options.emplace_back(std::string(pair.substr(0, equals)), decode(pair.substr(equals + 1), where));
     begin = end + 1;
@@ -63,10 +63,10 @@ void split_parts(std::string_view text, Take take) {
 
 [[noreturn]] void fail_device(std::string_view device, std::string_view rest, const std::string& where) {
   if (rest.find('=') == std::string_view::npos) {
-    fail(BP_INVALID, "{}: unknown device '{}'; use cpu or cuda", where, legible(device));
+    fail(BP_INVALID, "{}: unknown device '{}'; use cpu or cuda", where, escaped(device));
   }
-  fail(BP_INVALID, "{}: unknown device '{}'; options follow a '?': write '{}?{}'", where, legible(device),
-       legible(device), legible(rest));
+  fail(BP_INVALID, "{}: unknown device '{}'; options follow a '?': write '{}?{}'", where, escaped(device),
+       escaped(device), escaped(rest));
 }
 
 SelectionPart parse_part(std::string_view text, const std::string& where) {
@@ -82,7 +82,7 @@ SelectionPart parse_part(std::string_view text, const std::string& where) {
   }
   part.name = lower(head);
   if (!valid_id(part.name)) {
-    fail(BP_INVALID, "{}: '{}' is not a valid name; use 1 to 32 letters, digits, _ and -", where, legible(head));
+    fail(BP_INVALID, "{}: '{}' is not a valid name; use 1 to 32 letters, digits, _ and -", where, escaped(head));
   }
   if (question != std::string_view::npos) part.options = parse_options(text.substr(question + 1), where);
   return part;
@@ -92,7 +92,7 @@ SelectionPart parse_part(std::string_view text, const std::string& where) {
 
 std::vector<SelectionPart> parse_selection(std::string_view text) {
   std::vector<SelectionPart> parts;
-  const std::string where = fmt::format("backend '{}'", legible(text));
+  const std::string where = fmt::format("backend '{}'", escaped(text));
   split_parts(text, [&parts, &where](std::string_view one) {
     SelectionPart part = parse_part(one, where);
     for (const SelectionPart& other : parts) {
@@ -108,7 +108,7 @@ std::vector<SelectionPart> parse_selection(std::string_view text) {
 std::vector<SelectionPart> parse_layers(std::string_view text) {
   std::vector<SelectionPart> parts;
   if (text.empty()) return parts;
-  const std::string where = fmt::format("BACKPLANE_LAYERS '{}'", legible(text));
+  const std::string where = fmt::format("BACKPLANE_LAYERS '{}'", escaped(text));
   split_parts(text, [&parts, &where](std::string_view one) {
     parts.push_back(parse_part(one, where));
     if (!parts.back().memory) return;

@@ -165,8 +165,8 @@ std::string describe(const std::vector<BackendOverride>& overrides) {
   return text;
 }
 
-std::string TuningTable::evidence(const std::string& chosen, const std::vector<std::string>& usable,
-                                  int32_t world_size) const {
+std::string TuningTable::measurements(const std::string& chosen, const std::vector<std::string>& usable,
+                                      int32_t world_size) const {
   const Row* shown = nullptr;
   for (const Row* row : rows_for(world_size)) {
     if (row->us.count(chosen) == 0) continue;

@@ -42,7 +42,7 @@ class TuningTable {
 
   // "measured 1.6 us at 4 B, gloo 180": the chosen one at the smallest size of its first operation, then the others.
   // Empty if it was not measured.
-  std::string evidence(const std::string& chosen, const std::vector<std::string>& usable, int32_t world_size) const;
+  std::string measurements(const std::string& chosen, const std::vector<std::string>& usable, int32_t world_size) const;
 
  private:
   struct Row {

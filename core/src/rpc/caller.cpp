@@ -61,8 +61,8 @@ uint64_t Caller::begin(int32_t to, const Header& header, uint64_t request_bytes,
 uint64_t Caller::request(int32_t to, Header header, Content content, int64_t timeout_ns, Done done) {
   const uint64_t number = begin(to, header, content.bytes(), &timeout_ns, std::move(done));
   header.call = number;
-  if (const auto gone = context_.peers.gone(to)) {
-    end(number, *gone);
+  if (const auto absence = context_.peers.absence(to)) {
+    end(number, *absence);
   } else {
     send(to, header, std::move(content), timeout_ns);
   }
@@ -98,7 +98,7 @@ void Caller::end(uint64_t number, const Error& why, int32_t to) {
 void Caller::cancel_at_callee(const Call& call, uint64_t number, const Error& error) {
   // If a reply was lost with a connection, the callee lives, but no caller waits for it.
   const bool callee_may_run = error.status() == BP_TIMEOUT || error.status() == BP_CANCELLED ||
-                              (error.status() == BP_PEER_LOST && !context_.peers.gone(call.to));
+                              (error.status() == BP_PEER_LOST && !context_.peers.absence(call.to));
   if (!callee_may_run || is_about_references(call.kind)) return;
   SentCancels::Cancel cancel;
   cancel.call = number;
@@ -124,7 +124,7 @@ void Caller::send_cancel(int32_t to, const SentCancels::Cancel& cancel) {
 }
 
 void Caller::resend_cancels(int32_t to) {
-  if (context_.peers.gone(to)) return;
+  if (context_.peers.absence(to)) return;
   for (const auto& cancel : cancels_.take_resends(to, Deadline::Clock::now())) send_cancel(to, cancel);
 }
 

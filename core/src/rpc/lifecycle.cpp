@@ -93,7 +93,7 @@ void Lifecycle::on_loss(const Loss& loss) {
 
 // Calls fail on their table's thread, and values are destroyed on the executor.
 void Lifecycle::on_peer_gone(int32_t peer, const Error& why) {
-  context_.peers.set_gone(peer, why);
+  context_.peers.set_absent(peer, why);
   server_.on_peer_gone(peer);
   caller_.on_peer_gone(peer, why);
   references_.on_peer_gone(peer);
@@ -302,7 +302,7 @@ void Lifecycle::send_goodbyes() {
   Header header;
   header.kind = Kind::kLeave;
   for (int32_t peer = 0; peer < context_.peers.size(); ++peer) {
-    if (peer == context_.peers.own_rank() || context_.peers.gone(peer)) continue;
+    if (peer == context_.peers.own_rank() || context_.peers.absence(peer)) continue;
     try {
       Content content;
       goodbyes->add(peer);
@@ -316,8 +316,8 @@ void Lifecycle::send_goodbyes() {
   bool only_leaving = false;
   std::unique_lock lock(goodbyes->mutex);
   while (!goodbyes->left.empty() && !deadline.passed()) {
-    const auto is_gone = [this](int32_t peer) { return context_.peers.gone(peer).has_value(); };
-    if (!only_leaving && std::all_of(goodbyes->left.begin(), goodbyes->left.end(), is_gone)) {
+    const auto is_absent = [this](int32_t peer) { return context_.peers.absence(peer).has_value(); };
+    if (!only_leaving && std::all_of(goodbyes->left.begin(), goodbyes->left.end(), is_absent)) {
       deadline = std::min(deadline, Deadline::after(kLeavingNs));
       only_leaving = true;
     }

@@ -55,19 +55,19 @@ class Peers {
   }
 
   // The first reason counts.
-  void set_gone(int32_t rank, const Error& why) {
+  void set_absent(int32_t rank, const Error& why) {
     const std::lock_guard lock(mutex_);
-    gone_.emplace(rank, why);
+    absent_.emplace(rank, why);
   }
   // The reason why a worker has left or died; none if it is present.
-  std::optional<Error> gone(int32_t rank) const {
+  std::optional<Error> absence(int32_t rank) const {
     const std::lock_guard lock(mutex_);
-    const auto found = gone_.find(rank);
-    return found == gone_.end() ? std::nullopt : std::optional<Error>(found->second);
+    const auto found = absent_.find(rank);
+    return found == absent_.end() ? std::nullopt : std::optional<Error>(found->second);
   }
-  bool any_gone() const {
+  bool any_absent() const {
     const std::lock_guard lock(mutex_);
-    return !gone_.empty();
+    return !absent_.empty();
   }
 
  private:
@@ -76,7 +76,7 @@ class Peers {
   std::unordered_map<std::string, int32_t> ranks_;
   const std::vector<uint64_t> max_message_bytes_;
   mutable std::mutex mutex_;
-  std::map<int32_t, Error> gone_;
+  std::map<int32_t, Error> absent_;
 };
 
 }  // namespace backplane::core::rpc

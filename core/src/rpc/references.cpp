@@ -70,8 +70,8 @@ uint64_t References::request(int32_t to, Header header, Content content, int64_t
   }
   const uint64_t number = caller_.begin(to, header, content.bytes(), &timeout_ns, std::move(done));
   header.call = number;
-  if (const auto gone = context_.peers.gone(to)) {
-    caller_.end(number, *gone);
+  if (const auto absence = context_.peers.absence(to)) {
+    caller_.end(number, *absence);
     return number;
   }
   register_forks(to, std::move(header), std::move(content),
@@ -172,7 +172,7 @@ uint64_t References::fetch(const std::shared_ptr<Ref>& ref, int64_t timeout_ns, 
   header.call = caller_.begin(owner, header, 0, &timeout_ns, whole);
   ref->when_confirmed([self = self(), owner, header, timeout_ns](const Error* error) {
     if (error != nullptr) return self->caller_.end(header.call, *error);
-    if (const auto gone = self->context_.peers.gone(owner)) return self->caller_.end(header.call, *gone);
+    if (const auto absence = self->context_.peers.absence(owner)) return self->caller_.end(header.call, *absence);
     if (self->caller_.calls().contains(header.call)) self->caller_.send(owner, header, {}, timeout_ns);
   });
   return header.call;
@@ -197,7 +197,7 @@ std::shared_ptr<Value> References::wait_for(const Ref& ref, int64_t timeout_ns) 
 
 // Sends a message about forks until it is confirmed. Stops after some attempts, because the peer may have left.
 void References::notify(int32_t to, Header header, int attempts) {
-  if (context_.peers.gone(to)) return;
+  if (context_.peers.absence(to)) return;
   try {
     Header sent = header;
     // Weak: the closure is in a table of the worker.
@@ -248,9 +248,9 @@ void References::on_fork(int32_t from, const Header& header) {
   }
   values_.fork(header.value, header.fork, header.holder);
   // Afterwards: either this check or on_peer_gone sees what the other has recorded.
-  if (const auto gone = context_.peers.gone(header.holder)) {
+  if (const auto absence = context_.peers.absence(header.holder)) {
     drop_own(header.value, header.fork);
-    throw Error(*gone);
+    throw Error(*absence);
   }
 }
 

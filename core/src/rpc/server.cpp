@@ -71,7 +71,7 @@ bool Server::create_value(int32_t from, const Header& header) {
   }
   Values& values = references_.values();
   const bool is_wanted = values.create(header.value, header.fork, from, header.function);
-  if (context_.peers.gone(from)) {  // reported before the value was entered
+  if (context_.peers.absence(from)) {  // reported before the value was entered
     context_.discard(values.drop(header.value, header.fork));
     return false;
   }
@@ -225,7 +225,7 @@ void Server::on_connection_lost(int32_t peer) {
   Header header;
   header.kind = Kind::kRepliesLost;
   header.call = context_.metrics.peers[static_cast<size_t>(peer)].last_call.load();
-  if (header.call == 0 || context_.peers.gone(peer)) return;
+  if (header.call == 0 || context_.peers.absence(peer)) return;
   try {
     connection_.send(peer, header, {}, Connection::kUnreported, context_.rpc_timeout_ns);
   } catch (const std::exception& e) {

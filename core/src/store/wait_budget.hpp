@@ -22,7 +22,7 @@ class WaitBudget {
   // False if the client may not wait for more.
   bool take(ClientId client, size_t bytes) {
     size_t& used = used_[client];
-    const size_t more = drawn(used + bytes) - drawn(used);
+    const size_t more = from_reserve(used + bytes) - from_reserve(used);
     if (reserve_used_ + more > reserve_) {
       if (used == 0) used_.erase(client);
       return false;
@@ -33,14 +33,14 @@ class WaitBudget {
   }
   void give_back(ClientId client, size_t bytes) {
     const auto used = used_.find(client);
-    reserve_used_ -= drawn(used->second) - drawn(used->second - bytes);
+    reserve_used_ -= from_reserve(used->second) - from_reserve(used->second - bytes);
     used->second -= bytes;
     if (used->second == 0) used_.erase(used);
   }
 
  private:
   // The part of `used` bytes that a client draws from the reserve.
-  size_t drawn(size_t used) const { return used - std::min(used, share_); }
+  size_t from_reserve(size_t used) const { return used - std::min(used, share_); }
 
   const size_t share_;
   const size_t reserve_;
