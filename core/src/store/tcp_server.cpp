@@ -29,6 +29,7 @@
 #include "store/tcp_address.hpp"
 #include "store/tcp_listener.hpp"
 #include "store/tcp_session.hpp"
+#include "store/watch_timer.hpp"
 #include "store/wire.hpp"
 #include "waiting.hpp"
 
@@ -56,7 +57,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
       log(BP_LOG_WARN,
           "the store at {} has no job secret: any process that reaches this address can join the job; set "
           "BACKPLANE_SECRET_FILE for the launcher and all ranks unless the network is trusted",
-          where_);
+          host_port(options_.host, port()));
     }
     thread_ = start_quiet_thread("bp-store-server", [this] { run(); });
   }
@@ -131,7 +132,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     }
     const auto session = std::make_shared<Session>(static_cast<SessionOwner&>(*this), id, std::move(socket));
     sessions_.emplace(id, session);
-    if (sessions_.size() == 1) start_watch();
+    if (sessions_.size() == 1) watch_timer_.start();
     session->start();
   }
 
@@ -173,28 +174,8 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     }
   }
 
-  void start_watch() {
-    suspension_.restart(Clock::now());
-    schedule_watch();
-  }
-
-  void schedule_watch() {
-    watch_timer_.expires_after(std::chrono::nanoseconds(heartbeat().tick_ns()));
-    watch_timer_.async_wait([this](const ErrorCode& stopped) {
-      if (stopped) return;
-      try {
-        watch();
-      } catch (const std::exception&) {
-        // Out of memory for one client: the next call looks at the others.
-      }
-      if (!sessions_.empty()) schedule_watch();
-    });
-  }
-
-  // Looks for clients that are silent, or whose frames arrive too slowly.
-  void watch() {
-    const auto now = Clock::now();
-    const bool late = suspension_.was_suspended(now, heartbeat());
+  // Looks for clients that are silent, or whose frames arrive too slowly. Returns whether there are clients.
+  bool watch(Clock::time_point now, bool late) {
     for (const auto& [id, session] : sessions_) {
       // A client that does not read its replies is not read either: what it sent before is no sign of life.
       if (late || (session->takes_frames() && session->stream().has_unread())) session->touch(now);
@@ -215,6 +196,7 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
     for (const ClientId id : slow) {
       if (const auto session = find(id)) session->close("it sent a frame too slowly");
     }
+    return !sessions_.empty();
   }
 
   std::string end_text(const Session& session, const ErrorCode& error) const override {
@@ -244,11 +226,9 @@ class TcpServer final : public TcpStoreServer, private SessionOwner {
   asio::io_context io_{1};
   Listener listener_{io_, options_.host, options_.port, Deadline::after(options_.resolve_ns),
                      [this](Tcp::socket socket) { start_session(std::move(socket)); }};
-  const std::string where_ = host_port(options_.host, port());
-  Admission admission_{options_, where_};
+  Admission admission_{options_, host_port(options_.host, port())};
   asio::steady_timer send_timer_{io_};
-  asio::steady_timer watch_timer_{io_};
-  SuspensionDetector suspension_;
+  WatchTimer watch_timer_{io_, heartbeat(), [this](Clock::time_point now, bool late) { return watch(now, late); }};
   RequestHandler requests_{[this](OutgoingReply reply) { deliver(std::move(reply)); }};
   MembershipTable members_{[this](ClientId client, const std::string& scope, const Loss& loss) {
     if (const auto session = find(client)) session->push({Push::Kind::kNotice, scope, loss.rank, loss.text});
