@@ -38,7 +38,7 @@ void RpcAgent::Released::add(std::unique_ptr<Outgoing> message) {
     messages_.push_back(std::move(message));
     any_ = true;
   }
-  if (agent_.asleep_) agent_.wake_.raise();
+  agent_.sleep_.wake_if_asleep();
 }
 
 std::vector<std::unique_ptr<Outgoing>> RpcAgent::Released::take() {
@@ -60,8 +60,7 @@ RpcAgent::RpcAgent(const sdk::Context& context)
   }
   publish_address();
   for (int32_t rank = 0; rank < context.world_size; ++rank) look_up(rank, context);
-  polled_.push_back({wake_.get(), POLLIN, 0});
-  for (const int descriptor : sockets_.descriptors()) polled_.push_back({descriptor, POLLIN, 0});
+  sleep_.add_descriptors(sockets_.descriptors());
   thread_ = sdk::start_thread([this] { run(); });
 }
 
@@ -125,12 +124,7 @@ void RpcAgent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
 // Makes the thread call maintain() by `due`.
 void RpcAgent::maintain_at(TimePoint due) {
   due_ = std::min(due_, due);
-  wake();
-}
-
-void RpcAgent::wake() {
-  woken_ = true;
-  if (asleep_) wake_.raise();
+  sleep_.wake();
 }
 
 void RpcAgent::run() {
@@ -168,9 +162,9 @@ void RpcAgent::serve() {
     report(events);
     released_.take();
     if (busy) {
-      poll_until_ = Clock::now() + settings_.poll;
+      sleep_.note_busy();
     } else {
-      sleep(due);
+      sleep_.sleep(due, [this] { return released_.any(); });
     }
     lock.lock();
   }
@@ -185,22 +179,12 @@ void RpcAgent::report(const Events& events) {
   for (const auto& [rank, why] : events.lost) core_.lost(rank, why);
 }
 
-void RpcAgent::sleep(TimePoint until) {
-  asleep_ = true;
-  if (!woken_.exchange(false) && !released_.any()) {
-    const auto ready = [this] { return poll_until(polled_, {}); };
-    if (!spin_policy_.poll(std::min(until, poll_until_), ready)) poll_until(polled_, until);
-  }
-  asleep_ = false;
-  if (polled_[0].revents != 0) wake_.clear();
-}
-
 void RpcAgent::abort(const sdk::Failure& why) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(aborted_, true)) return;
     if (!ended_) ended_.emplace(why);
-    wake();
+    sleep_.wake();
   }
   if (thread_.joinable()) thread_.join();
   sockets_.close({}, {});

@@ -8,8 +8,6 @@
 // guards the state; it is not held when the core is called.
 #pragma once
 
-#include <poll.h>
-
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -23,9 +21,8 @@
 
 #include "address.hpp"
 #include "backplane/sdk/rpc.hpp"
-#include "backplane/sdk/spin_policy.hpp"
 #include "options.hpp"
-#include "progress.hpp"
+#include "rpc_sleep.hpp"
 #include "rpc_wire.hpp"
 #include "transport.hpp"
 
@@ -97,8 +94,6 @@ class RpcAgent final : public sdk::RpcAgent {
   void serve();
   void fail(const sdk::Failure& why);
   void report(const Events& events);
-  void sleep(TimePoint until);
-  void wake();
 
   // rpc_messages.cpp; all with the lock
   bool receive(Events* events);
@@ -120,10 +115,8 @@ class RpcAgent final : public sdk::RpcAgent {
   const int32_t rank_;
   const Settings settings_;
   Token token_ = {};
-  base::EventFd wake_;
+  RpcSleep sleep_{settings_.poll};
   Released released_;
-  std::atomic<bool> asleep_ = false;
-  std::atomic<bool> woken_ = false;  // the thread must check again before it sleeps
 
   std::mutex mutex_;  // guards what follows
   Sockets sockets_;   // its messages end in released_
@@ -135,10 +128,6 @@ class RpcAgent final : public sdk::RpcAgent {
   base::LogLimit rejected_;           // messages of other processes
   base::LogLimit dropped_;
 
-  // Used by the thread only.
-  std::vector<pollfd> polled_;  // wake_ first
-  TimePoint poll_until_;        // before it sleeps
-  sdk::SpinPolicy spin_policy_{settings_.poll};
   std::thread thread_;
 };
 
