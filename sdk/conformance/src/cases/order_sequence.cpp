@@ -146,7 +146,7 @@ std::vector<Case> order_sequence_cases() {
        .about = "100,000 consecutive operations are right, and memory does not grow",
        .level = Level::kThorough,
        .body = many_operations,
-       .deadline = 300 * kSecond},
+       .deadline = 500 * kSecond},
       {.group = "order",
        .name = "two-groups",
        .about = "operations of two groups do not mix, in whatever order they begin",
