@@ -102,6 +102,8 @@ TEST(Command, RejectsWrongUsageInOneLine) {
       {{"run", "-n", "1", "--bogus", "true"}, "not expected: --bogus"},
       {{"run", "-n", "1", "--nnodes", "2", "true"}, "--nnodes needs --master-addr and --master-port"},
       {{"run", "-n", "1", "--node-rank", "1", "true"}, "--node-rank is 1, but --nnodes 1 allows 0 to 0"},
+      {{"new", "nccl"}, "'nccl' is the id of a bundled plugin: a new backplane_nccl.so would shadow it"},
+      {{"new", "auto"}, "'auto' stands for the backend that Backplane chooses"},
       {{"__query", "probe", "self"}, "this subcommand is for the command's own use"}};
   for (const auto& [words, sentence] : cases) {
     const Outcome outcome = run(words);

@@ -124,10 +124,9 @@ void check_name(const std::string& name) {
     throw Failure(kWrongUse, "'auto' stands for the backend that Backplane chooses; choose another id");
   const bool is_bundled = std::find(std::begin(kBundled), std::end(kBundled), name) != std::end(kBundled);
   if (is_bundled || backend_registered(name)) {
-    throw Failure(kWrongUse,
-                  fmt::format("'{0}' is the id of {1} plugin: programs would find only one of backplane_{0}.so "
-                              "and that; choose another id",
-                              name, is_bundled ? "a bundled" : "an installed"));
+    throw Failure(kWrongUse, fmt::format("'{0}' is the id of {1} plugin: a new backplane_{0}.so would shadow it or be "
+                                         "shadowed by it; choose another id",
+                                         name, is_bundled ? "a bundled" : "an installed"));
   }
 }
 
