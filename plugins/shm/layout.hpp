@@ -42,10 +42,13 @@ constexpr uint32_t kHeads = 128;
 constexpr size_t kHeadData = 48;                     // bytes of a message stored in its head
 constexpr uint64_t kMinRing = UINT64_C(128) << 10;   // bytes
 constexpr uint64_t kEagerLimit = UINT64_C(8) << 10;  // bytes; longer messages are announced first
-constexpr uint64_t kPiece = UINT64_C(16) << 10;      // bytes of data per head; two must fit into the ring
+constexpr uint64_t kMaxEager = UINT64_C(64) << 10;   // bytes; the same where ranks do not spin
+constexpr uint64_t kPiece = UINT64_C(16) << 10;      // bytes of data per head
 constexpr uint64_t kWindow = UINT64_C(1) << 20;      // eager bytes per pair that no receive has taken
 constexpr uint64_t kOverhead = 128;                  // counted for each eager message in addition to its data
 constexpr uint64_t kMaxBatch = UINT64_C(1) << 20;    // bytes copied from one rank before others get their turn
+
+static_assert(2 * std::max(kPiece, kMaxEager) <= kMinRing, "a piece fits wherever the ring wraps");
 
 // The memory through which a rank passes data that the others cannot read in place: its slots, and the rings of its
 // channels to the other ranks. Slots and rings are used in order, so each of their lines returns only after all others

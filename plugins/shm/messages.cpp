@@ -156,9 +156,17 @@ void Messages::open_channel(int32_t rank, bool to_send) {
   out.open();
 }
 
+// The answer to an announcement costs ranks that do not spin two time slices, which take longer than a second copy.
+bool Messages::may_be_eager(const Operation& send) const {
+  if (send.size <= kEagerLimit) return true;
+  const bool must_be_read = cross_ != nullptr && cross_->use() == Cma::kOn;
+  if (waiter_.spins() || must_be_read || send.size > kMaxEager) return false;
+  return pools_ == nullptr || pools_->location_of(send.data, send.size) == 0;  // otherwise it is read in place
+}
+
 // Returns true if the message, or its announcement, is in the channel.
 bool Messages::put(Peer& peer, Operation& send) {
-  if (!send.has_credit) send.has_credit = peer.out.take_credit(send.size);
+  if (!send.has_credit) send.has_credit = may_be_eager(send) && peer.out.take_credit(send.size);
   if (!send.has_credit) {
     const uint64_t id = next_id_ + 1;
     uint64_t location = pools_ == nullptr || send.size == 0 ? 0 : pools_->location_of(send.data, send.size);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sends and receives. A message of up to kEagerLimit bytes is copied into the channel, which completes its send, as
-// long as unreceived messages at the receiver stay below kWindow. Any other message is announced and stays in the
-// sender's buffer until its receiver is ready. Then it is sent in pieces that stay in the cache, or the receiver copies
-// it in place: from the sender's heap (heap.hpp), or from the sender's process if that is faster (cross_memory.hpp). A
-// receiver always empties its channels, so that no message blocks another.
+// Sends and receives. A message of up to kEagerLimit bytes (kMaxEager with more ranks than processors) is copied into
+// the channel, which completes its send, as long as unreceived messages at the receiver stay below kWindow. Any other
+// message is announced and stays in the sender's buffer until its receiver is ready. Then it is sent in pieces that
+// stay in the cache, or the receiver copies it in place: from the sender's heap (heap.hpp), or from the sender's
+// process if that is faster (cross_memory.hpp). A receiver always empties its channels, so that no message blocks
+// another.
 //
 // Every waiting thread makes progress for all operations of the group, under one lock that no thread holds while it
 // sleeps.
@@ -129,6 +130,7 @@ class Messages final : public sdk::ProbeTable {
   void requeue_incoming(Operation& receive);
 
   void progress();
+  bool may_be_eager(const Operation& send) const;
   bool put(Peer& peer, Operation& send);
   void push(int32_t rank);
   bool put_control(Peer& peer);

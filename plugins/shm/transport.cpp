@@ -73,7 +73,7 @@ bool Outbox::put_control(Kind kind, uint64_t tag, uint64_t id, uint64_t size, ui
 }
 
 bool Outbox::take_credit(uint64_t size) {
-  if (size > kEagerLimit) return false;
+  if (size > kMaxEager) return false;
   const uint64_t after = sent_ + size + kOverhead;
   if (after - taken_ > kWindow) taken_ = channel_->taken.load();
   if (after - taken_ > kWindow) return false;
@@ -111,9 +111,7 @@ Inbox::Peek Inbox::peek(Arrival& arrival) {
       return Peek::kMessage;
     case Kind::kEager:
     case Kind::kData: {
-      if (arrival.length > kPiece || (arrival.kind == Kind::kEager && arrival.length > kEagerLimit)) {
-        return Peek::kMalformed;
-      }
+      if (arrival.length > (arrival.kind == Kind::kEager ? kMaxEager : kPiece)) return Peek::kMalformed;
       arrival.id = from.control.id;
       const RingSpan span = RingSpan::after(position_, arrival.length, ring_.size);
       arrival.data = ring_.data + span.begin % ring_.size;

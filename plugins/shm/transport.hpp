@@ -44,7 +44,7 @@ class Outbox {
   bool put_piece(Kind kind, uint64_t tag, uint64_t id, const void* data, uint64_t size);
   bool put_control(Kind kind, uint64_t tag, uint64_t id, uint64_t size, uint64_t location = 0);
 
-  // Reserves window space for an eager message. Returns false if it must be announced.
+  // Reserves window space for an eager message of at most kMaxEager bytes. Returns false if it must be announced.
   bool take_credit(uint64_t size);
   // The message was not sent.
   void return_credit(uint64_t size) { sent_ -= size + kOverhead; }

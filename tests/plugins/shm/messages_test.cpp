@@ -27,27 +27,35 @@ size_t heads(const View& view, int32_t receiver, int32_t sender) {
       std::count_if(all.begin(), all.end(), [](const Head& each) { return each.sequence != 0; }));
 }
 
+struct Cost {
+  uint64_t size;
+  size_t there;
+  size_t back;
+};
+
+void expect_cost(const Cost& cost, int32_t ranks, const WaitPolicy& policy) {
+  const Memory memory(ranks);
+  run_ranks(memory, ranks, policy, [&cost](Rank& rank) {
+    std::vector<std::byte> bytes(cost.size);
+    if (rank.id == 1) Rank::finish(rank.send(0, 3, bytes.data(), bytes.size()));
+    if (rank.id == 0) Rank::finish(rank.recv(1, 3, bytes.data(), bytes.size()));
+  });
+  EXPECT_EQ(heads(memory.view, 0, 1), cost.there) << cost.size << " bytes, " << ranks << " ranks";
+  EXPECT_EQ(heads(memory.view, 1, 0), cost.back) << cost.size << " bytes, " << ranks << " ranks";
+  for (int32_t other = 2; other < ranks; ++other) EXPECT_EQ(heads(memory.view, 0, other), 0U);
+}
+
 // The cost depends on the size only: one head for a small message; for a large one also the announcement, the answer
-// and one head per piece.
+// and one head per piece. What is small depends on whether ranks spin.
 TEST(Messages, HaveTheDocumentedCost) {
-  struct Cost {
-    uint64_t size;
-    size_t there;
-    size_t back;
-  };
   for (const int32_t ranks : {2, 5}) {
     for (const Cost& cost :
          {Cost{0, 1, 0}, Cost{kHeadData, 1, 0}, Cost{kHeadData + 1, 1, 0}, Cost{kEagerLimit, 1, 0},
           Cost{kEagerLimit + 1, 2, 1}, Cost{kPiece, 2, 1}, Cost{5 * kPiece, 6, 1}, Cost{20 * kPiece + 1, 22, 1}}) {
-      const Memory memory(ranks);
-      run_ranks(memory, ranks, kPatient, [&cost](Rank& rank) {
-        std::vector<std::byte> bytes(cost.size);
-        if (rank.id == 1) Rank::finish(rank.send(0, 3, bytes.data(), bytes.size()));
-        if (rank.id == 0) Rank::finish(rank.recv(1, 3, bytes.data(), bytes.size()));
-      });
-      EXPECT_EQ(heads(memory.view, 0, 1), cost.there) << cost.size << " bytes, " << ranks << " ranks";
-      EXPECT_EQ(heads(memory.view, 1, 0), cost.back) << cost.size << " bytes, " << ranks << " ranks";
-      for (int32_t other = 2; other < ranks; ++other) EXPECT_EQ(heads(memory.view, 0, other), 0U);
+      expect_cost(cost, ranks, kPatient);
+    }
+    for (const Cost& cost : {Cost{kEagerLimit + 1, 1, 0}, Cost{kMaxEager, 1, 0}, Cost{kMaxEager + 1, 6, 1}}) {
+      expect_cost(cost, ranks, kYieldOnly);
     }
   }
 }
