@@ -17,8 +17,10 @@ from backplane.torch._monitored_barrier import TAG
 _ReduceOp: Any = _distributed_c10d.ReduceOp
 _KINDS: Any = _ReduceOp.RedOpType
 _REDUCE_OPS: dict[Any, int] = {getattr(_KINDS, op.name): int(op) for op in ReduceOp if hasattr(_KINDS, op.name)}
-# By the identity of torch.distributed.ReduceOp.SUM and others, whose hash takes longer than a small operation.
-OPS_BY_ID: dict[int, int] = {id(getattr(_ReduceOp, op.name)): int(op) for op in ReduceOp if hasattr(_ReduceOp, op.name)}
+# torch.distributed.ReduceOp.SUM and others by their identity, because their hash takes longer than a small operation.
+# They are kept, so that no other object has their identity.
+_OBJECTS = {op: getattr(_ReduceOp, op.name) for op in ReduceOp if hasattr(_ReduceOp, op.name)}
+OPS_BY_ID: dict[int, int] = {id(each): int(op) for op, each in _OBJECTS.items()}
 INHERIT: int = lib.BP_INHERIT_TIMEOUT
 _ZERO = datetime.timedelta(0)
 
