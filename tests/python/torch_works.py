@@ -21,6 +21,9 @@ def check_functional_collectives() -> None:
     outputs = [torch.ops._c10d_functional.all_reduce(torch.full((3,), i + 1.0), "sum", name) for i in range(MANY)]
     for i, output in enumerate(outputs):
         assert (torch.ops._c10d_functional.wait_tensor(output) == 2 * (i + 1.0)).all(), i
+    outputs = [torch.ops._c10d_functional.all_gather_into_tensor(torch.full((3,), i + 1.0), 2, name) for i in range(9)]
+    for i, output in enumerate(outputs):
+        assert (torch.ops._c10d_functional.wait_tensor(output) == i + 1.0).all() and output.shape == (6,)
     assert not _torch_work._whole and not _torch_work._outcomes
 
 
@@ -74,7 +77,7 @@ def main() -> None:
     group = dist.distributed_c10d._get_default_group()
     if VERSION >= (2, 2):
         check_functional_collectives()
-    if _torch_work._FORGETS:
+    if _torch_work.FORGETS:
         check_works_that_are_dropped(group)
         check_works_of_python(group)
     check_failures(group)

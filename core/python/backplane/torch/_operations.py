@@ -21,7 +21,7 @@ from backplane._types import Kind
 from backplane.torch._monitored_barrier import monitored_barrier
 from backplane.torch._options import INHERIT, OPS_BY_ID, checked_tag, limit, one, one_list, reduction, root_of, scaled
 from backplane.torch._tensors import DTYPES, Tensors, is_dense
-from backplane.torch._torch_work import ENDED, TorchWork
+from backplane.torch._torch_work import ENDED, FORGETS, TorchWork
 
 _NONE = View(2, ffi.NULL, 0)
 _GLOBALS = globals()
@@ -345,12 +345,14 @@ def _work(held: Tensors, results: list[torch.Tensor], opts: Any, is_waited_for: 
     """The result of an operation. It is performed if the caller waits for it at once, which takes half the time."""
     is_async = getattr(opts, "asyncOp", None)
     if is_async is not None:
-        return TorchWork(held, results, not is_async)
+        is_waited_for = not is_async
+        if not FORGETS:
+            return TorchWork(held, results, is_waited_for)
     caller: Any = sys._getframe(1)
     while caller is not None and caller.f_globals is _GLOBALS:
         caller = caller.f_back
     if caller is None or caller.f_globals is not _GLOBALS_OF_TORCH:  # C++
-        return TorchWork(held, results, False, is_for_cpp=True)
+        return TorchWork(held, results, bool(is_waited_for), is_for_cpp=True)
     if is_waited_for is None:
         is_waited_for = caller.f_locals.get("async_op", caller.f_code.co_name != "send") is False
     return TorchWork(held, results, is_waited_for)

@@ -27,7 +27,7 @@ _STOP_LIMIT = 10.0  # s; for callbacks that still run when the program ends
 
 # Versions of torch below 2.8 forget the Python side of a Work that only C++ holds, whose `wait` then blocks for ever.
 # Those that C++ has not waited for are kept here. Of those that have ended, except the newest, only the outcome is.
-_FORGETS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8)
+FORGETS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8)
 _MOST_WHOLE = 256
 _MOST_EXAMINED = 2  # for each that is added, so that the older ones are examined again and again
 _REFERENCES = 2  # to an object that only a local variable and the argument of getrefcount refer to
@@ -52,7 +52,7 @@ class TorchWork(_Base):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._future: Any = None
         self._error: BackplaneError | None = None  # of an operation of which only the outcome is kept
-        if is_for_cpp and _FORGETS:
+        if is_for_cpp and FORGETS:
             _keep(self)
 
     def slot(self) -> Any:
@@ -182,7 +182,7 @@ def _keep(work: TorchWork) -> None:
 
 
 def _drop(work: TorchWork) -> None:
-    if _FORGETS:
+    if FORGETS:
         _whole.pop(id(work), None)
         _outcomes.pop(id(work), None)
 
