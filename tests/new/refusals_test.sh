@@ -26,8 +26,8 @@ refused 2 "is not a valid id" Upper
 refused 2 "is not a valid id" "$(printf 'a%.0s' {1..33})"
 refused 2 "is not a valid id" "a/b"
 refused 2 "is not a valid id" ""
-refused 2 "is the id of an installed backend" auto
-refused 2 "is the id of an installed backend" inproc
+refused 2 "stands for the backend that Backplane chooses" auto
+refused 2 "is the id of a bundled plugin" inproc
 refused 2 "the templates are: --language c++ --from sendrecv" net --language go
 refused 2 "the templates are: --language c++ --from sendrecv" net --language rust --from wrap
 refused 2 "cannot create the project: there is no directory" net --directory missing/net
