@@ -109,7 +109,8 @@ class Exchange final : public Operation {
     if (envelope.bytes == bytes_) return true;
     throw sdk::Failure(BP_INVALID,
                        "the all_reduce of rank " + std::to_string(current_.from) + " has " +
-                           std::to_string(envelope.bytes) + " bytes, this rank's " + std::to_string(bytes_),
+                           std::to_string(envelope.bytes) + " bytes, this rank's " + std::to_string(bytes_) +
+                           "; reduce the same number of elements on all ranks",
                        current_.from);
   }
   bool has_gone() {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <deque>
 
-#include "../proc.hpp"
+#include "bounded_memory.hpp"
 #include "order.hpp"
 
 namespace backplane::conformance {
@@ -35,12 +34,7 @@ void run_in_bounded_memory(Rank& rank, uint64_t warm_up, uint64_t count, uint64_
     step.submit();
     step.finish();
   }
-  rank.barrier();
-  const uint64_t after = resident_bytes();
-  const uint64_t ranks = rank.has_flag(BP_BACKEND_ONE_PROCESS) ? static_cast<uint64_t>(rank.size()) : 1;
-  rank.check(has_sanitizer() || before == 0 || after < before + ranks * most,
-             fmt::format("resident memory grows by less than {} KiB in {} operations", ranks * most >> 10, count),
-             fmt::format("it grew by {} KiB", (after - std::min(before, after)) >> 10));
+  check_growth(rank, before, most, fmt::format("{} operations", count));
 }
 
 void memory_of_operations(Rank& rank) { run_in_bounded_memory(rank, 500, 2'500, kMiB); }

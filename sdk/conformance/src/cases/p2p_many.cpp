@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Many messages and many ranks.
-#include <algorithm>
 #include <vector>
 
+#include "bounded_memory.hpp"
 #include "p2p.hpp"
 #include "p2p_traffic.hpp"
 
@@ -46,12 +46,7 @@ void pass_in_bounded_memory(Rank& rank, uint64_t warm_up, uint64_t count, uint64
   rank.barrier();
   const uint64_t before = resident_bytes();
   pass_messages(verified, warm_up, count);
-  rank.barrier();
-  const uint64_t after = resident_bytes();
-  const uint64_t ranks = rank.has_flag(BP_BACKEND_ONE_PROCESS) ? static_cast<uint64_t>(rank.size()) : 1;
-  rank.check(has_sanitizer() || before == 0 || after < before + ranks * most,
-             fmt::format("resident memory grows by less than {} KiB in {} messages", ranks * most >> 10, count),
-             fmt::format("it grew by {} KiB", (after - std::min(before, after)) >> 10));
+  check_growth(rank, before, most, fmt::format("{} messages", count));
 }
 
 void memory_of_messages(Rank& rank) { pass_in_bounded_memory(rank, 4'000, 16'000, 2 * kMiB); }
