@@ -5,6 +5,7 @@
 #include <random>
 
 #include "address.hpp"
+#include "backplane/base/grace.hpp"
 #include "resources.hpp"
 
 namespace backplane::zmq {
@@ -16,7 +17,10 @@ constexpr int kReplyLimit = 4096;  // bytes; a goodbye with its reason is the la
 // Upper bound of what CURVE adds to a frame: command name, nonce, flags, authenticator.
 constexpr int64_t kCurveBytes = 64;
 
-constexpr std::chrono::hours kNeverReconnect(24);
+// libzmq connects again at the earliest after this time, when a rank whose connection broke has long been lost.
+constexpr std::chrono::seconds kReconnect(1);
+static_assert(kReconnect >= std::chrono::nanoseconds(2 * base::grace::kBrokenConnection));
+constexpr int kMostRetries = 3;  // of a connection for which this process has no descriptor
 
 constexpr std::chrono::seconds kHandshakeTime(10);
 constexpr const char* kName = "backplane";  // PLAIN needs one
@@ -86,10 +90,10 @@ Sockets::Sockets(const Settings& settings, bool secure, size_t peers)
   }
   erase_key(own_.private_key);  // libzmq has copied it
   // Reconnecting cannot be turned off: libzmq would discard received messages of a broken connection, such as a
-  // goodbye. The rank is lost long before this time has passed.
-  dialling_.set(::zmq::sockopt::reconnect_ivl, in_milliseconds(kNeverReconnect));
+  // goodbye.
+  dialling_.set(::zmq::sockopt::reconnect_ivl, in_milliseconds(kReconnect));
   dialling_.set(::zmq::sockopt::connect_timeout, in_milliseconds(settings.connect_timeout));
-  // A retry is a failure here. It is the only event of a connection for which there was no descriptor.
+  // A retry follows each failure. It is the only event of a connection for which there was no descriptor.
   constexpr int kWatched = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_CONNECT_RETRIED |
                            ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                            ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
@@ -201,7 +205,12 @@ std::optional<int32_t> Sockets::broken() {
   while (zmq::receive(event, events_)) {
     if (!event.more() || !zmq::receive(address, events_)) continue;
     const auto found = ranks_.find(address.to_string());
-    if (found != ranks_.end()) return found->second;
+    if (found == ranks_.end()) continue;
+    uint16_t kind = 0;
+    if (event.size() >= sizeof kind) std::memcpy(&kind, event.data(), sizeof kind);
+    // Its messages still wait in libzmq, which connects again.
+    if (kind == ZMQ_EVENT_CONNECT_RETRIED && ++dialled_[found->second].retries <= kMostRetries) continue;
+    return found->second;
   }
   return std::nullopt;
 }

@@ -78,7 +78,8 @@ class Sockets {
   bool receive(::zmq::message_t& route, std::vector<::zmq::message_t>& frames);
   // The next reply from a rank that this one dialled.
   bool receive_reply(Inbound& message) { return receive_from(dialling_, message); }
-  // The next rank whose connection has broken or could not be established.
+  // The next rank whose connection has broken or could not be established. For lack of a descriptor it is tried again
+  // for some seconds.
   std::optional<int32_t> broken();
 
   // Closes the sockets. libzmq sends queued messages in the background for at most these times.
@@ -107,6 +108,7 @@ class Sockets {
   struct Dialled {
     std::string endpoint;
     std::string route;  // a new one for each dial: libzmq may still hold the previous one
+    int retries = 0;    // of its connection
   };
   std::unordered_map<int32_t, Dialled> dialled_;
   uint32_t dials_ = 0;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "plugins/zmq/support.hpp"
+#include "support/descriptor_limit.hpp"
 
 namespace backplane::test {
 namespace {
@@ -98,6 +99,27 @@ TEST(ZmqFaults, APeerThatDoesNotAnswerIsNamed) {
   const Received received = rank.recv(1, 7, 6);
   EXPECT_EQ(received.status, BP_PEER_LOST);
   EXPECT_EQ(received.peer_rank, 1);
+}
+
+// For example while strangers hold all that there are.
+TEST(ZmqFaults, AConnectionForWhichThereWasNoDescriptorIsMadeLater) {
+  MemoryHost host;
+  Rank zero(host, 0, 2);
+  Rank one(host, 1, 2);
+  const Bytes sent = pattern(100, 1);
+  bp_work* work = nullptr;
+  {
+    const int lowest_free = ::dup(STDIN_FILENO);
+    ASSERT_GE(lowest_free, 0);
+    ::close(lowest_free);
+    const DescriptorLimit none_left(static_cast<rlim_t>(lowest_free));
+    work = zero.start(Rank::make_send(1, 7, sent));
+    EXPECT_EQ(one.recv(0, 7, sent.size(), BP_OP_SYNC, kSecond / 2).status, BP_TIMEOUT);
+  }
+  const Received received = one.recv(0, 7, sent.size());
+  EXPECT_EQ(received.status, BP_OK) << received.text;
+  EXPECT_EQ(received.bytes, sent);
+  EXPECT_EQ(zero.finish(work), BP_OK);
 }
 
 TEST(ZmqFaults, ADepartureFailsOnlyOperationsWithThatRank) {
