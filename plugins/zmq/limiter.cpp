@@ -11,6 +11,7 @@
 
 #include "backplane/base/pending_connections.hpp"
 #include "backplane/sdk/failure.hpp"
+#include "received_bytes.hpp"
 #include "transport.hpp"
 
 namespace backplane::zmq {
@@ -134,22 +135,30 @@ TimePoint ConnectionLimiter::enforce(TimePoint now) {
   // Ranks that have not connected may do so all at once.
   const size_t missing = peers_ - std::min(peers_, proven_.size());
   const size_t most = base::max_pending_connections();
-  while (!pending_.empty()) {
-    const Connection oldest = pending_.begin()->second;
-    const bool are_too_many = pending_.size() > missing && g_pending > most;
-    if (!are_too_many && now - oldest.since < kLongestPending) break;
-    shut_down(oldest);
-    closed(oldest.descriptor);
+  const auto are_too_many = [&] { return pending_.size() > missing && g_pending > most; };
+  // Those that have sent nothing first: a rank sends at once, but on a busy machine this process may accept many
+  // strangers before it reads that. The newest may be of ranks that have only just connected.
+  size_t older = pending_.size() - std::min(missing, pending_.size());
+  for (auto each = pending_.begin(); older > 0 && are_too_many(); --older) {
+    Connection& connection = (each++)->second;
+    connection.has_sent = connection.has_sent || received_bytes(connection.descriptor) > 0;
+    if (!connection.has_sent) end(connection);
+  }
+  while (!pending_.empty() && (are_too_many() || now - pending_.begin()->second.since >= kLongestPending)) {
+    end(pending_.begin()->second);
   }
   return pending_.empty() ? TimePoint::max() : now + kInterval;
 }
 
 // libzmq closes the descriptor when it notices. A duplicate cannot be closed, and reused, between the check and the
 // shutdown.
-void ConnectionLimiter::shut_down(const Connection& connection) {
-  if (::dup3(connection.descriptor, shut_.get(), O_CLOEXEC) < 0) return;
-  if (cookie_of(shut_.get()) == connection.cookie) ::shutdown(shut_.get(), SHUT_RDWR);
-  ::dup3(unused_.get(), shut_.get(), O_CLOEXEC);
+void ConnectionLimiter::end(const Connection& connection) {
+  const int descriptor = connection.descriptor;
+  if (::dup3(descriptor, shut_.get(), O_CLOEXEC) >= 0) {
+    if (cookie_of(shut_.get()) == connection.cookie) ::shutdown(shut_.get(), SHUT_RDWR);
+    ::dup3(unused_.get(), shut_.get(), O_CLOEXEC);
+  }
+  closed(descriptor);
 }
 
 }  // namespace backplane::zmq

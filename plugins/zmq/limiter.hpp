@@ -44,13 +44,15 @@ class ConnectionLimiter {
     int descriptor;
     uint64_t cookie;  // of the kernel's socket: libzmq may have closed the descriptor, and another file may have it
     TimePoint since;
+    bool has_sent = false;  // bytes of it have been seen
   };
 
   void take_events(TimePoint now);
   void accepted(int descriptor, TimePoint now);
   void closed(int descriptor);
   void forget_pending();
-  void shut_down(const Connection& connection);
+  // Shuts it down, and forgets it: the reference is then invalid.
+  void end(const Connection& connection);
 
   const size_t peers_;
   ::zmq::socket_t& listening_;
