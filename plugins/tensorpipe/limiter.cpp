@@ -2,7 +2,6 @@
 #include "limiter.hpp"
 
 #include <arpa/inet.h>
-#include <linux/tcp.h>  // its tcp_info has the received bytes; excludes <netinet/tcp.h>, hence no unity build
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -11,13 +10,12 @@
 #include <optional>
 
 #include "backplane/base/pending_connections.hpp"
+#include "backplane/base/tcp_info.hpp"
 
 namespace backplane::tensorpipe {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
-
-constexpr int kEstablished = 1;  // TCP_ESTABLISHED
 
 // "10.0.0.1:1234" or "[fd00::1]:1234"; empty if the descriptor is no TCP socket.
 std::string local_name(int descriptor) {
@@ -38,12 +36,9 @@ std::string local_name(int descriptor) {
 
 // How long an established connection has existed without bringing a byte.
 std::optional<Milliseconds> silence_of(int descriptor) {
-  tcp_info info = {};
-  socklen_t size = sizeof info;
-  if (::getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return std::nullopt;
-  const bool has_received = size < offsetof(tcp_info, tcpi_segs_out) || info.tcpi_bytes_received != 0;
-  if (has_received || info.tcpi_state != kEstablished) return std::nullopt;
-  return Milliseconds(info.tcpi_last_data_recv);  // without data, since the connection was established
+  const std::optional<base::TcpInfo> info = base::tcp_info_of(descriptor);
+  if (!info || info->bytes_received != 0 || info->basic.tcpi_state != TCP_ESTABLISHED) return std::nullopt;
+  return Milliseconds(info->basic.tcpi_last_data_recv);  // without data, since the connection was established
 }
 
 }  // namespace

@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "backplane/base/pending_connections.hpp"
+#include "backplane/base/tcp_info.hpp"
 #include "backplane/sdk/failure.hpp"
-#include "received_bytes.hpp"
 #include "transport.hpp"
 
 namespace backplane::zmq {
@@ -141,8 +141,8 @@ TimePoint ConnectionLimiter::enforce(TimePoint now) {
   size_t older = pending_.size() - std::min(missing, pending_.size());
   for (auto each = pending_.begin(); older > 0 && are_too_many(); --older) {
     Connection& connection = (each++)->second;
-    connection.has_sent = connection.has_sent || received_bytes(connection.descriptor) > 0;
-    if (!connection.has_sent) end(connection);
+    const std::optional<base::TcpInfo> info = base::tcp_info_of(connection.descriptor);
+    if (!info || info->bytes_received == 0) end(connection);
   }
   while (!pending_.empty() && (are_too_many() || now - pending_.begin()->second.since >= kLongestPending)) {
     end(pending_.begin()->second);

@@ -44,7 +44,6 @@ class ConnectionLimiter {
     int descriptor;
     uint64_t cookie;  // of the kernel's socket: libzmq may have closed the descriptor, and another file may have it
     TimePoint since;
-    bool has_sent = false;  // bytes of it have been seen
   };
 
   void take_events(TimePoint now);
