@@ -4,6 +4,7 @@
 #pragma once
 
 #include <tensorpipe/tensorpipe.h>
+#include <tensorpipe/transport/connection.h>
 #include <tensorpipe/transport/context.h>
 
 #include <functional>
@@ -14,6 +15,11 @@
 #include "backplane/sdk/backend.hpp"
 
 namespace backplane::tensorpipe {
+
+using Pipe = std::shared_ptr<::tensorpipe::Pipe>;
+// A connection of the same transport as a pipe, beside it, for small messages: the pipe protocol takes longer than
+// their transfer.
+using Express = std::shared_ptr<::tensorpipe::transport::Connection>;
 
 struct Transports {
   std::shared_ptr<::tensorpipe::Context> context;
