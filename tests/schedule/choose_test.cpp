@@ -72,10 +72,21 @@ TEST(ChooseAlgorithm, ChangesAtMostOnceAsTheCountGrows) {
     }
 }
 
+TEST(ChooseAlgorithm, PrefersTheTopologyForTheKindsThatHaveOne) {
+  const Topology topology{{{0, 0, 1, 1}}};
+  for (const uint32_t kind : collective_kinds()) {
+    CollectiveSpec spec{.kind = kind, .world_size = 4, .count = is_varying(kind) ? 0 : kMiB};
+    const Algorithm flat = choose_algorithm(spec);
+    spec.topology = &topology;
+    EXPECT_EQ(choose_algorithm(spec), has_hierarchical(kind) ? Algorithm::kHierarchical : flat) << name_of_kind(kind);
+  }
+}
+
 TEST(NameOf, IsDifferentForEachAlgorithm) {
   std::set<std::string_view> names;
-  for (int i = 0; i <= static_cast<int>(Algorithm::kLinear); ++i) names.insert(name_of(static_cast<Algorithm>(i)));
-  EXPECT_EQ(names.size(), 7u);
+  for (int i = 0; i <= static_cast<int>(Algorithm::kHierarchical); ++i)
+    names.insert(name_of(static_cast<Algorithm>(i)));
+  EXPECT_EQ(names.size(), 8u);
   EXPECT_EQ(names.count("unknown"), 0u);
 }
 

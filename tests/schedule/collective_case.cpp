@@ -131,6 +131,7 @@ CollectiveSpec CollectiveCase::spec(int32_t rank) const {
   spec.world_size = shape_.world_size;
   spec.root = shape_.root;
   spec.element_size = shape_.element_size;
+  spec.topology = shape_.topology;
   if (!is_varying(shape_.kind)) {
     spec.count = shape_.count;
     return spec;
@@ -234,7 +235,9 @@ Traffic run_and_check(Algorithm algorithm, const Shape& shape) {
   for (int32_t rank = 0; rank < shape.world_size; ++rank)
     schedules.push_back(make_schedule(algorithm, test.spec(rank)));
   std::vector<Memory> memories = test.memories();
-  const Traffic traffic = simulate(schedules, memories);
+  const std::vector<int32_t> none;
+  const Traffic traffic =
+      simulate(schedules, memories, shape.topology == nullptr ? none : shape.topology->levels.back());
   test.check(memories);
   return traffic;
 }

@@ -10,6 +10,7 @@
 
 #include "schedule/schedule.hpp"
 #include "schedule/simulator.hpp"
+#include "schedule/topology.hpp"
 
 namespace backplane::core::testing {
 
@@ -20,6 +21,7 @@ struct Shape {
   uint64_t count = 0;  // v-variants: the largest size of blocks, some of which are empty
   bool in_place = false;
   uint64_t element_size = 1;  // bytes
+  const Topology* topology = nullptr;
 };
 
 std::vector<uint32_t> collective_kinds();

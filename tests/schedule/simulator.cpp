@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <string>
 
 namespace backplane::core::testing {
@@ -32,9 +33,10 @@ struct Message {  // a posted send or recv
 
 class Simulation {
  public:
-  Simulation(const std::vector<Schedule>& schedules, std::vector<Memory>& memories)
+  Simulation(const std::vector<Schedule>& schedules, std::vector<Memory>& memories, const std::vector<int32_t>& units)
       : schedules_(schedules),
         memories_(memories),
+        units_(units),
         ranks_(schedules.size()),
         channels_(schedules.size() * schedules.size()) {}
 
@@ -76,6 +78,8 @@ class Simulation {
 
   const std::vector<Schedule>& schedules_;
   std::vector<Memory>& memories_;
+  const std::vector<int32_t>& units_;
+  std::map<int32_t, uint64_t> left_, entered_;  // elements, by unit
   std::vector<Rank> ranks_;
   std::vector<Channel> channels_;
   std::deque<size_t> ready_;  // ranks with no message pending
@@ -178,6 +182,10 @@ void Simulation::match(int32_t from, int32_t to) {
   std::copy_n(cells, sent.span.count,
               memories_[target].cells.begin() + static_cast<std::ptrdiff_t>(received.span.begin));
   ranks_[source].sent += sent.span.count;
+  if (!units_.empty() && units_[source] != units_[target]) {
+    left_[units_[source]] += sent.span.count;
+    entered_[units_[target]] += sent.span.count;
+  }
   ranks_[target].received += sent.span.count;
   ranks_[target].next_sources |= sent.sources;
   const uint64_t end = 1 + std::max(sent.posted_at, received.posted_at);
@@ -251,6 +259,8 @@ Traffic Simulation::run() {
   for (size_t i = 0; i < channels_.size(); ++i)
     if (!channels_[i].sends.empty() || !channels_[i].recvs.empty()) fail(i / ranks_.size(), "message left over");
   traffic.in_order = in_order_;
+  for (const auto& by_unit : {left_, entered_})
+    for (const auto& [unit, elements] : by_unit) traffic.between = std::max(traffic.between, elements);
   return traffic;
 }
 
@@ -260,8 +270,9 @@ Symbol fresh_symbol(int32_t rank, uint64_t index) {
   return {uint64_t{1} << rank, index, mix(static_cast<uint64_t>(rank) + 1, index)};
 }
 
-Traffic simulate(const std::vector<Schedule>& schedules, std::vector<Memory>& memories) {
-  return Simulation(schedules, memories).run();
+Traffic simulate(const std::vector<Schedule>& schedules, std::vector<Memory>& memories,
+                 const std::vector<int32_t>& units) {
+  return Simulation(schedules, memories, units).run();
 }
 
 }  // namespace backplane::core::testing

@@ -48,9 +48,12 @@ struct Traffic {
   // Each rank has received from each other rank, directly or through others, so that no rank ends before another
   // begins, even if sends do not wait.
   bool all_received_from_all = true;
+  // With units: elements that the busiest unit sent to others or received from them, whichever is more.
+  uint64_t between = 0;
 };
 
-// Runs all ranks in `memories` until they end.
-Traffic simulate(const std::vector<Schedule>& schedules, std::vector<Memory>& memories);
+// Runs all ranks in `memories` until they end. `units`: the unit of each rank; empty: there are none.
+Traffic simulate(const std::vector<Schedule>& schedules, std::vector<Memory>& memories,
+                 const std::vector<int32_t>& units = {});
 
 }  // namespace backplane::core::testing

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "schedule/schedule.hpp"
 
@@ -18,6 +19,13 @@ inline Region scratch(uint64_t offset, uint64_t count) { return {BufferRole::kSc
 // (reduce/combine.hpp).
 enum class Order : uint8_t { kTargetFirst, kSourceFirst };
 
+// Where the buffers of a part of a schedule are in those of the whole. The counts of the regions are not used.
+struct Placement {
+  Region input;
+  Region output;
+  uint64_t scratch_at = 0;  // elements
+};
+
 // Within a round all sends and recvs come before the first copy or reduce.
 class Builder {
  public:
@@ -27,7 +35,12 @@ class Builder {
   void reduce(Region target, Region source, Order order, bool completes = false);
   // Sends and receives an empty message.
   void signal(int32_t to, int32_t from);
+  void signal_to(int32_t to);
+  void signal_from(int32_t from);
   void end_round();
+  // Adds the rounds of a schedule among some ranks, whose rank r is ranks[r]. `completes`: whether its results contain
+  // the inputs of all ranks of the whole.
+  void append(const Schedule& part, const std::vector<int32_t>& ranks, const Placement& at, bool completes);
   Schedule finish() &&;
 
  private:

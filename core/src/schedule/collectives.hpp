@@ -29,4 +29,15 @@ Schedule pairwise_all_to_allv(const CollectiveSpec& spec);
 Schedule doubling_scan(const CollectiveSpec& spec);
 Schedule doubling_exscan(const CollectiveSpec& spec);
 
+// By spec.topology (hierarchy.hpp).
+Schedule hierarchical_barrier(const CollectiveSpec& spec);
+Schedule hierarchical_broadcast(const CollectiveSpec& spec);
+Schedule hierarchical_reduce(const CollectiveSpec& spec);
+Schedule hierarchical_all_reduce(const CollectiveSpec& spec);
+Schedule hierarchical_gather(const CollectiveSpec& spec);
+Schedule hierarchical_scatter(const CollectiveSpec& spec);
+Schedule hierarchical_all_gather(const CollectiveSpec& spec);      // and all_gatherv
+Schedule hierarchical_reduce_scatter(const CollectiveSpec& spec);  // and reduce_scatterv
+Schedule hierarchical_all_to_all(const CollectiveSpec& spec);
+
 }  // namespace backplane::core

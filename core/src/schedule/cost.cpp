@@ -92,6 +92,7 @@ Cost cost_of(Algorithm algorithm, const CollectiveSpec& spec) {
 }
 
 Algorithm choose_algorithm(const CollectiveSpec& spec) {
+  if (spec.topology != nullptr && has_hierarchical(spec.kind)) return Algorithm::kHierarchical;
   const std::vector<Algorithm> algorithms = algorithms_for(spec.kind);
   Algorithm best = algorithms.at(0);
   if (varying(spec.kind)) return best;

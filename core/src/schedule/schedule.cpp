@@ -44,7 +44,29 @@ constexpr Entry kEntries[] = {
     {BP_EXSCAN, Algorithm::kRecursiveDoubling, doubling_exscan},
 };
 
+constexpr Entry kHierarchicalEntries[] = {
+    {BP_BARRIER, Algorithm::kHierarchical, hierarchical_barrier},
+    {BP_BROADCAST, Algorithm::kHierarchical, hierarchical_broadcast},
+    {BP_REDUCE, Algorithm::kHierarchical, hierarchical_reduce},
+    {BP_ALL_REDUCE, Algorithm::kHierarchical, hierarchical_all_reduce},
+    {BP_GATHER, Algorithm::kHierarchical, hierarchical_gather},
+    {BP_SCATTER, Algorithm::kHierarchical, hierarchical_scatter},
+    {BP_ALL_GATHER, Algorithm::kHierarchical, hierarchical_all_gather},
+    {BP_ALL_GATHERV, Algorithm::kHierarchical, hierarchical_all_gather},
+    {BP_REDUCE_SCATTER, Algorithm::kHierarchical, hierarchical_reduce_scatter},
+    {BP_REDUCE_SCATTERV, Algorithm::kHierarchical, hierarchical_reduce_scatter},
+    {BP_ALL_TO_ALL, Algorithm::kHierarchical, hierarchical_all_to_all},
+};
+
+const Entry* hierarchical(uint32_t kind) {
+  for (const Entry& entry : kHierarchicalEntries)
+    if (entry.kind == kind) return &entry;
+  return nullptr;
+}
+
 }  // namespace
+
+bool has_hierarchical(uint32_t kind) { return hierarchical(kind) != nullptr; }
 
 std::vector<Algorithm> algorithms_for(uint32_t kind) {
   std::vector<Algorithm> found;
@@ -54,6 +76,12 @@ std::vector<Algorithm> algorithms_for(uint32_t kind) {
 }
 
 Schedule make_schedule(Algorithm algorithm, const CollectiveSpec& spec) {
+  const Entry* const by_topology = algorithm == Algorithm::kHierarchical ? hierarchical(spec.kind) : nullptr;
+  if (by_topology != nullptr && spec.topology != nullptr) {
+    Schedule schedule = by_topology->make(spec);
+    schedule.algorithm = algorithm;
+    return schedule;
+  }
   for (const Entry& entry : kEntries) {
     if (entry.kind != spec.kind || entry.algorithm != algorithm) continue;
     Schedule schedule = entry.make(spec);
@@ -79,6 +107,8 @@ std::string_view name_of(Algorithm algorithm) {
       return "pairwise";
     case Algorithm::kLinear:
       return "linear";
+    case Algorithm::kHierarchical:
+      return "hierarchical";
   }
   return "unknown";
 }

@@ -46,7 +46,8 @@ enum class Algorithm : uint8_t {
   kBruck,
   kDissemination,
   kPairwise,
-  kLinear,  // the root exchanges a message with each rank: gather and scatter of large data, and their v-variants
+  kLinear,        // the root exchanges a message with each rank: gather and scatter of large data, and their v-variants
+  kHierarchical,  // by the topology of the spec
 };
 
 struct Schedule {
@@ -55,6 +56,8 @@ struct Schedule {
   std::vector<uint32_t> round_ends;  // index of the step after each round's last
   uint64_t scratch_count = 0;        // elements of scratch needed
 };
+
+struct Topology;  // schedule/topology.hpp
 
 // A collective from the view of one rank. Counts are elements, as in the table of backplane/abi/op.h.
 struct CollectiveSpec {
@@ -70,17 +73,23 @@ struct CollectiveSpec {
   const uint64_t* out_counts = nullptr;
   const uint64_t* out_displs = nullptr;
   uint64_t own_count = 0;  // gatherv, scatterv: this rank's N
+  // Which ranks are near each other, the same on all ranks; NULL: all are equally far. Outlives the schedule's making.
+  const Topology* topology = nullptr;
 };
 
-// The algorithms for a kind, the default first.
+// The algorithms for a kind without a topology, the default first.
 std::vector<Algorithm> algorithms_for(uint32_t kind);
 
-// The algorithm with the least cost by the model of cost.hpp; for v-variants the default. Ranks with the same kind,
-// world_size, count and element_size (v-variants: kind and world_size) choose the same algorithm.
+// The algorithm with the least cost by the model of cost.hpp; for v-variants the default. With a topology:
+// kHierarchical for the kinds that have it. Ranks with the same kind, world_size, count and element_size (v-variants:
+// kind and world_size) choose the same algorithm.
 Algorithm choose_algorithm(const CollectiveSpec& spec);
 
-// The schedule of this rank. Throws std::invalid_argument unless the algorithm is one of algorithms_for(kind). Steps
-// with count 0 are omitted on both sides, except the empty messages of a barrier.
+// Whether a collective of this kind has a schedule by topology.
+bool has_hierarchical(uint32_t kind);
+
+// The schedule of this rank. Throws std::invalid_argument unless the algorithm is one of algorithms_for(kind) or, with
+// a topology, kHierarchical. Steps with count 0 are omitted on both sides, except the empty messages of a barrier.
 Schedule make_schedule(Algorithm algorithm, const CollectiveSpec& spec);
 
 std::string_view name_of(Algorithm algorithm);

@@ -23,7 +23,8 @@ void ScheduleCache::trim() {
 bool ScheduleCache::is_cached(const CollectiveSpec& spec) const {
   if (!valid_ || spec.in_counts != nullptr || spec.out_counts != nullptr) return false;
   return spec_.kind == spec.kind && spec_.root == spec.root && spec_.count == spec.count &&
-         spec_.element_size == spec.element_size && spec_.own_count == spec.own_count;
+         spec_.element_size == spec.element_size && spec_.own_count == spec.own_count &&
+         spec_.topology == spec.topology;
 }
 
 }  // namespace backplane::core
