@@ -12,7 +12,8 @@
 namespace backplane::test {
 namespace {
 
-const std::vector<std::string> kSubcommands = {"list", "info", "check", "bench", "explain", "new", "trace", "run"};
+const std::vector<std::string> kSubcommands = {"list",   "info", "check", "bench", "explain",
+                                               "doctor", "new",  "trace", "run"};
 
 // The options that the help text of a subcommand lists.
 std::set<std::string> options_of(const std::string& subcommand) {

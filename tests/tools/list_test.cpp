@@ -93,7 +93,8 @@ TEST(List, ShowsLogLinesOfProbes) {
 TEST(Command, RejectsWrongUsageInOneLine) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{}, "A subcommand is required"},
-      {{"lisst"}, "unknown subcommand 'lisst'; the subcommands are list, info, check, bench, explain, new, trace, run"},
+      {{"lisst"},
+       "unknown subcommand 'lisst'; the subcommands are list, info, check, bench, explain, doctor, new, trace, run"},
       {{"list", "--jsn"}, "not expected: --jsn (see 'backplane list --help')"},
       {{"info"}, "name is required (see 'backplane info --help')"},
       {{"run", "-n", "2"}, "no program is given"},

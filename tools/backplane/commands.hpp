@@ -16,6 +16,7 @@ void add_info(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_explain(CLI::App& app, int& exit_code);
+void add_doctor(CLI::App& app, int& exit_code);
 void add_new(CLI::App& app, int& exit_code);
 void add_trace(CLI::App& app);
 // `program`: the words after run's own options.

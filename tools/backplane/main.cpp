@@ -85,6 +85,7 @@ int main(int count, char** arguments) {
   add_check(app, exit_code);
   add_bench(app, exit_code);
   add_explain(app, exit_code);
+  add_doctor(app, exit_code);
   add_new(app, exit_code);
   add_trace(app);
   const CLI::App* run = add_run(app, program, exit_code);
