@@ -66,6 +66,8 @@ void Network::pull_cable(int host) { run(*switch_, "ip link set port" + std::to_
 void Network::take_down(int host) { run(*hosts_[static_cast<size_t>(host)], "ip link set eth0 down"); }
 void Network::drop_packets(int host) { run(*switch_, "bridge link set dev port" + std::to_string(host) + " state 0"); }
 
+void Network::run_on(int host, const std::string& command) const { run(*hosts_[static_cast<size_t>(host)], command); }
+
 void Network::run(const Process& where, const std::string& command) const {
   const std::string whole = "nsenter --net=" + namespace_path(where, "net") + " " + command;
   if (std::system(whole.c_str()) != 0) throw std::runtime_error("failed: " + whole);

@@ -33,6 +33,9 @@ class Network {
   void take_down(int host);     // takes down the host's interface
   void drop_packets(int host);  // at the switch; no host detects it
 
+  // Runs a shell command on a host, such as "ip route add ...".
+  void run_on(int host, const std::string& command) const;
+
  private:
   void run(const Process& where, const std::string& command) const;
 

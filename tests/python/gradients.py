@@ -7,8 +7,9 @@ import gc
 
 import backplane
 import numpy as np
-from backplane.compat.megengine import (
+from backplane.gradients import (
     AllreduceCallback,
+    GradientReducer,
     bcast_list_,
     get_offsets,
     is_distributed,
@@ -17,7 +18,6 @@ from backplane.compat.megengine import (
     param_pack_split,
     synchronized,
 )
-from backplane.gradients import GradientReducer
 from support import raised
 
 group = backplane.init_process_group()
