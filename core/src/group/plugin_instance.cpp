@@ -2,7 +2,6 @@
 #include "group/plugin_instance.hpp"
 
 #include "error.hpp"
-#include "interrupt.hpp"
 
 namespace backplane::core {
 namespace {
@@ -75,15 +74,8 @@ PluginInstance::PluginInstance(const Member& member, std::shared_ptr<const Backe
   const IsolatedCalls isolated = isolated_calls(backend);
   if (isolated != IsolatedCalls::kNone) {
     isolation_ = std::make_shared<Isolation>(member.id, start);
-    Deadline next_check = Interruptible::next_check(Deadline::never());
-    const auto is_cancelled = [this, &next_check] {
-      if (next_check.passed()) {
-        if (Interruptible::interrupted()) host_->request_abort("interrupted by the program");
-        next_check = Interruptible::next_check(Deadline::never());
-      }
-      return host_->abort_requested();
-    };
-    status = isolation_->init(backend, start->init, is_cancelled, &agent_, &err);
+    status = isolation_->init(
+        backend, start->init, [this] { return host_->abort_requested(); }, &agent_, &err);
   } else {
     status = backend.init(&backend, &start->init, &agent_, &err);
   }

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// The state of a TCP connection. Linux only.
 #pragma once
 
 #include <netinet/in.h>
