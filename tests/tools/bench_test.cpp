@@ -3,8 +3,10 @@
 // backplane bench: measurements, detection of wrong results, output. No test depends on a time.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -270,6 +272,24 @@ TEST(Bench, MeasuresInstalledPeers) {
     EXPECT_TRUE(peer != std::string("raw-gloo") || whole["skipped"].empty()) << whole;  // its driver is built here
 #endif
   }
+}
+
+TEST(Bench, MeasuresAPeerThatAProgramStarts) {
+  const ScopedDirectory place;
+  const std::filesystem::path bin = std::filesystem::path(BACKPLANE_TEST_COMMAND).parent_path();
+  const std::string driver = bin.parent_path() / "libexec/backplane/bench_mpich";
+  if (::access(driver.c_str(), X_OK) != 0) GTEST_SKIP() << "built without MPICH";
+  const std::string program = place.file("mine");
+  std::ofstream(program) << "#!/bin/sh\nranks=$1\nshift\nexec mpirun.mpich -n \"$ranks\" " << driver << " \"$@\"\n";
+  ASSERT_EQ(::chmod(program.c_str(), 0700), 0);
+  const Outcome outcome =
+      run(bench({"-n", "2", "--backend", "inproc", "--peer", program, "--peer", place.file("none"), "--operation",
+                 "all_reduce", "--sizes", "1K", "--rounds", "1", "--check", "--json", place.file("json")}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::set<std::string> subjects;
+  for (const Json& row : results_of(place.file("json"))) subjects.insert(row["backend"]);
+  EXPECT_EQ(subjects, (std::set<std::string>{"inproc", "peer mine"}));
+  EXPECT_TRUE(contains(outcome.out, "none cannot be executed: No such file or directory")) << outcome.out;
 }
 
 TEST(Bench, RejectsInvalidArguments) {

@@ -57,8 +57,9 @@ A sample is the mean over a block of operations on the slowest rank; a block las
 longer. The blocks of the backends alternate. Peers, and backends whose ranks are threads, run as jobs of their own, which
 alternate in rounds. ALGBW and BUSBW are defined as in nccl-tests, from the median, in 10^9 bytes per second.
 
-A peer is openmpi, mpich, raw-gloo or torch, or 'all'; NAME?VARIABLE=VALUE&... sets environment variables for it. A peer
-that is not installed is skipped with a reason.
+A peer is openmpi, mpich, raw-gloo or torch, or 'all'; NAME?VARIABLE=VALUE&... sets environment variables for it. A NAME
+with a slash is a program: it is started with the number of ranks, followed by the arguments of a driver, which it passes
+to each rank. A peer that is not installed is skipped with a reason.
 
 --json writes the machine, date, command, library versions and one row per measurement; share/bench/README.md in the
 installed data specifies it. --plot draws one panel per operation and number of ranks: median times over sizes, one line

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <system_error>
@@ -90,6 +91,22 @@ BenchJob torch() {
   return made;
 }
 
+BenchJob from_file(const std::string& path, int ranks) {
+  if (::access(path.c_str(), X_OK) != 0) {
+    throw Failure(kNotFound, fmt::format("{} cannot be executed: {}", printable(path), errno_text(errno)));
+  }
+  BenchJob made;
+  made.launches_itself = true;
+  made.command = {fs::absolute(path), std::to_string(ranks)};
+  return made;
+}
+
+BenchJob by_name(const std::string& name, int ranks) {
+  if (name == kGloo) return gloo();
+  if (name == kTorch) return torch();
+  return mpi(name, ranks);
+}
+
 std::vector<std::string> settings(const std::string& written) {
   std::vector<std::string> result;
   size_t begin = written.find('?');
@@ -111,20 +128,21 @@ std::vector<std::string> peer_names() { return {kOpenMpi, kMpich, kGloo, kTorch}
 
 BenchJob find_peer(const std::string& written, int ranks) {
   const std::string name = written.substr(0, written.find('?'));
+  const bool is_file = name.find('/') != std::string::npos;
   const std::vector<std::string> names = peer_names();
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
-    throw Failure(kWrongUse,
-                  fmt::format("--peer: unknown peer '{}'; the peers are {}, all", printable(name), join(names)));
+  if (!is_file && std::find(names.begin(), names.end(), name) == names.end()) {
+    throw Failure(kWrongUse, fmt::format("--peer: unknown peer '{}'; the peers are {}, all, and files with a /",
+                                         printable(name), join(names)));
   }
   const std::vector<std::string> variables = settings(written);
-  BenchJob made = name == kGloo ? gloo() : name == kTorch ? torch() : mpi(name, ranks);
+  BenchJob made = is_file ? from_file(name, ranks) : by_name(name, ranks);
   if (!variables.empty()) {
     std::vector<std::string> command = {find_program("env")};
     command.insert(command.end(), variables.begin(), variables.end());
     command.insert(command.end(), made.command.begin(), made.command.end());
     made.command = std::move(command);
   }
-  made.targets = {fmt::format("peer {}", written)};
+  made.targets = {fmt::format("peer {}", is_file ? written.substr(name.rfind('/') + 1) : written)};
   made.is_peer = true;
   return made;
 }
