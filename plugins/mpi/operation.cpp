@@ -5,12 +5,15 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 
 namespace backplane::mpi {
 namespace {
 
 constexpr std::chrono::microseconds kShortestPause{50};
 constexpr std::chrono::microseconds kLongestPause{1000};
+// A pause is this part of the time in which MPI has moved nothing.
+constexpr int kPausePart = 16;
 // Polls before a thread looks at the clock, about 20 us.
 constexpr int kPolls = 400;
 
@@ -40,23 +43,29 @@ bool Operation::wait(int64_t timeout_ns) {
   return wait_long(timeout_ns);
 }
 
-// The pauses grow with the wait, and are a small part of it: where two ranks wait for each other in turn, the delay of
-// one is the wait of the other, and would grow with each turn.
+// MPI moves a long operation in many steps, most of them while both ranks call it. After a step it is therefore called
+// again at once, later between yields. The pauses of a thread that sleeps grow with the time without a step, and are a
+// small part of it: where two ranks wait for each other in turn, the delay of one is the wait of the other, and would
+// grow with each turn.
 bool Operation::wait_long(int64_t timeout_ns) {
-  constexpr int kPart = 8;
   using Clock = base::Deadline::Clock;
+  base::SpinPolicy& spin = group_.spin;
   const base::Deadline deadline = base::Deadline::after(timeout_ns);
   const Clock::time_point begin = Clock::now();
-  const Clock::time_point busy = std::min(deadline.at(), begin + group_.poll_time.limit());
-  while (Clock::now() < busy) {
-    if (poll()) return true;
-  }
-  const bool has_come = group_.spin.poll(deadline.at(), [this] { return poll(); });
-  while (!has_come && !poll()) {
-    const Clock::time_point now = Clock::now();
+  const Clock::time_point busy = begin + group_.poll_time.limit();
+  Clock::time_point step = begin;  // the last one
+  for (Clock::time_point now = begin; !poll();) {
+    const Clock::time_point before = std::exchange(now, Clock::now());
     if (now >= deadline.at()) return false;
-    const auto pause = std::clamp<Clock::duration>((now - begin) / kPart, kShortestPause, kLongestPause);
-    std::this_thread::sleep_until(std::min(deadline.at(), now + pause));
+    if (group_.poll_time.is_step(now - before)) step = now;
+    if (now < busy || step == now) continue;
+    if (now - step < spin.limit() && spin.pays(now)) {
+      now = spin.yield(now);
+    } else {
+      const auto pause = std::clamp<Clock::duration>((now - step) / kPausePart, kShortestPause, kLongestPause);
+      std::this_thread::sleep_until(std::min(deadline.at(), now + pause));
+      now = Clock::now();
+    }
   }
   group_.poll_time.learn(Clock::now() - begin);
   return true;

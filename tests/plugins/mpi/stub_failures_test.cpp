@@ -217,6 +217,8 @@ TEST_F(MpiFailuresTest, TheProcessEndsAlthoughMpiDoesNotReturn) {
   expect_output("stuck", {}, "passed\nMPI_Finalize was called 0 times");
 }
 
+TEST_F(MpiFailuresTest, AWaitDoesNotSleepWhileMpiMovesItsData) { expect_output("steps", {}, "passed"); }
+
 TEST_F(MpiFailuresTest, ThreadsSubmitAndWaitAtOnce) { job_.expect_passed(2, "threads"); }
 
 TEST_F(MpiFailuresTest, OperationsThatNoThreadWaitsForEnd) { job_.expect_passed(2, "unattended"); }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The progress thread: messages that come late, and calls of MPI that do not return.
+#include <sys/resource.h>
+
 #include <atomic>
 #include <vector>
 
@@ -27,6 +29,28 @@ void destroy_while_mpi_hangs() {
 }
 
 }  // namespace
+
+// A thread does not sleep while MPI moves the data for which it waits.
+void steps(const std::string& /*file*/) {
+  constexpr int kSteps = 1000;  // a wait polls a few hundred times before it can sleep
+  const auto sleeps = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  ProcessGroup group = ProcessGroup::create(alone_options());
+  std::vector<int32_t> value(1);
+  // Shows how long a call takes that finds nothing.
+  failure_of(Status::kTimeout, [&] { group.recv(value, 0, 1, {.timeout = std::chrono::milliseconds(20)}); });
+  command("steps=" + std::to_string(kSteps));
+  const long before = sleeps();
+  const int tests = calls("MPI_Test");
+  group.barrier();
+  expect(calls("MPI_Test") - tests > kSteps, "MPI to have been called for each step");
+  const long slept = sleeps() - before;
+  expect(slept < kSteps / 4,
+         "no sleeps between " + std::to_string(kSteps) + " steps, but there were " + std::to_string(slept));
+}
 
 // A message that comes while its receive is taken back is received.
 void late(const std::string& /*file*/) {

@@ -84,6 +84,7 @@ int main(int argc, char** argv) {
                                                      {"secure", secure},
                                                      {"shrunk", shrunk},
                                                      {"start", start},
+                                                     {"steps", steps},
                                                      {"stuck", stuck},
                                                      {"threads", threads},
                                                      {"unattended", unattended}};

@@ -64,6 +64,7 @@ void own(const std::string& file);
 void secure(const std::string& file);
 void shrunk(const std::string& file);
 void start(const std::string& file);
+void steps(const std::string& file);
 void stuck(const std::string& file);
 void threads(const std::string& file);
 void unattended(const std::string& file);

@@ -77,6 +77,14 @@ bool is_late(const std::string& function) {
   return read_commands().has("late", function);
 }
 
+bool takes_step() {
+  const std::lock_guard lock(commands().mutex);
+  std::string& left = read_commands().settings["steps"];
+  const int steps = std::atoi(left.c_str());
+  if (steps > 0) left = std::to_string(steps - 1);
+  return steps > 0;
+}
+
 std::string setting(const std::string& name, const std::string& otherwise) {
   const std::lock_guard lock(commands().mutex);
   const auto& settings = read_commands().settings;

@@ -3,6 +3,7 @@
 // Commands to the stub, separated by ';', from BACKPLANE_STUB and, later, from backplane_stub_command():
 //   level=N          the thread level that MPI_Init_thread provides; default: that of MPI_THREAD_MULTIPLE
 //   tag_ub=N         MPI_TAG_UB; default 2^30
+//   steps=N          the next N calls of MPI_Test each take kStep and complete nothing
 //   version=TEXT     of MPI_Get_library_version
 //   fail=FUNCTION    the function fails with a text that names it
 //   hold=FUNCTION    its requests, also those in progress, do not complete. They use their memory at each MPI call
@@ -22,6 +23,8 @@ namespace stub {
 int enter(const char* function);
 bool is_held(const std::string& function);
 bool is_late(const std::string& function);
+// Whether this call of MPI_Test is one of those of `steps`.
+bool takes_step();
 // The value of a command; `otherwise` if it was not given.
 std::string setting(const std::string& name, const std::string& otherwise);
 std::string text_of(int code);

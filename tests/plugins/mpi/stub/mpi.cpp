@@ -93,23 +93,6 @@ int imrecv(const char* function, void* data, Count count, Handle type, Handle* m
   return kSuccess;
 }
 
-// Makes a type whose parts follow each other, the only ones that there are.
-int derive(const char* function, int parts, const int* counts, const intptr_t* displs, const Handle* types,
-           Handle* made) {
-  if (const int code = enter(function); code != kSuccess) return code;
-  World& w = world();
-  const std::lock_guard lock(w.mutex);
-  size_t bytes = 0;
-  for (int i = 0; i < parts; ++i) {
-    if (size_of(types[i]) == 0 || displs[i] != static_cast<intptr_t>(bytes)) return kBadType;
-    bytes += static_cast<size_t>(counts[i]) * size_of(types[i]);
-  }
-  auto type = std::make_unique<size_t>(bytes);
-  *made = type.get();
-  w.types.emplace(value_of(*made), std::move(type));
-  return kSuccess;
-}
-
 }  // namespace
 
 extern "C" {
@@ -314,6 +297,12 @@ MPI_FUNCTION MPI_Test(Handle* request, int* done, Status* status) {
   if (value_of(*request) == kNull) return kSuccess;
   const auto found = w.requests.find(value_of(*request));
   if (found == w.requests.end()) return kBadRequest;
+  if (takes_step()) {
+    const auto end = std::chrono::steady_clock::now() + kStep;
+    while (std::chrono::steady_clock::now() < end) w.advance();
+    *done = 0;
+    return kSuccess;
+  }
   int result = kSuccess;
   *done = w.test(found->second.get(), &result, status) ? 1 : 0;
   if (*done != 0) *request = handle_of(kNull);
@@ -374,30 +363,6 @@ MPI_FUNCTION MPI_Get_elements_x(const Status* status, Handle type, int64_t* coun
   if (size_of(type) == 0) return kBadType;
   *count = static_cast<int64_t>(bytes_of(*status) / size_of(type));
   return kSuccess;
-}
-
-MPI_FUNCTION MPI_Type_contiguous(int count, Handle type, Handle* made) {
-  const intptr_t begin = 0;
-  return derive("MPI_Type_contiguous", 1, &count, &begin, &type, made);
-}
-
-MPI_FUNCTION MPI_Type_create_struct(int parts, const int* counts, const intptr_t* displs, const Handle* types,
-                                    Handle* made) {
-  return derive("MPI_Type_create_struct", parts, counts, displs, types, made);
-}
-
-MPI_FUNCTION MPI_Type_commit(Handle* type) {
-  if (const int code = enter("MPI_Type_commit"); code != kSuccess) return code;
-  World& w = world();
-  const std::lock_guard lock(w.mutex);
-  return size_of(*type) == 0 ? kBadType : kSuccess;
-}
-
-MPI_FUNCTION MPI_Type_free(Handle* type) {
-  if (const int code = enter("MPI_Type_free"); code != kSuccess) return code;
-  World& w = world();
-  const std::lock_guard lock(w.mutex);
-  return w.types.erase(value_of(*type)) == 0 ? kBadType : kSuccess;
 }
 
 MPI_FUNCTION MPI_Ibarrier(Handle comm, Handle* request) {

@@ -10,6 +10,7 @@
 // complete. Unlike one, it checks every handle that it is given.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -46,6 +47,9 @@ constexpr uintptr_t kInPlace = 1;
 
 // Larger messages are read from the program's memory after the call that starts them.
 constexpr size_t kEager = 4096;
+
+// Much longer than a call that finds nothing.
+constexpr std::chrono::microseconds kStep{250};
 
 // Error codes. Their texts are in commands.cpp.
 enum Code { kSuccess, kBadComm, kBadType, kBadOp, kBadRequest, kBadRank, kBadMessage, kBadKey, kTruncated, kCommanded };

@@ -4,7 +4,9 @@
 #include <cstring>
 #include <type_traits>
 
-#include "stub.hpp"
+#include "commands.hpp"
+
+#define MPI_FUNCTION __attribute__((visibility("default"))) int
 
 namespace stub {
 namespace {
@@ -89,3 +91,53 @@ bool has_operation(Handle type, Handle op) {
 }
 
 }  // namespace stub
+
+using namespace stub;
+
+namespace {
+
+// Makes a type whose parts follow each other, the only ones that there are.
+int derive(const char* function, int parts, const int* counts, const intptr_t* displs, const Handle* types,
+           Handle* made) {
+  if (const int code = enter(function); code != kSuccess) return code;
+  World& w = world();
+  const std::lock_guard lock(w.mutex);
+  size_t bytes = 0;
+  for (int i = 0; i < parts; ++i) {
+    if (size_of(types[i]) == 0 || displs[i] != static_cast<intptr_t>(bytes)) return kBadType;
+    bytes += static_cast<size_t>(counts[i]) * size_of(types[i]);
+  }
+  auto type = std::make_unique<size_t>(bytes);
+  *made = type.get();
+  w.types.emplace(value_of(*made), std::move(type));
+  return kSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+MPI_FUNCTION MPI_Type_contiguous(int count, Handle type, Handle* made) {
+  const intptr_t begin = 0;
+  return derive("MPI_Type_contiguous", 1, &count, &begin, &type, made);
+}
+
+MPI_FUNCTION MPI_Type_create_struct(int parts, const int* counts, const intptr_t* displs, const Handle* types,
+                                    Handle* made) {
+  return derive("MPI_Type_create_struct", parts, counts, displs, types, made);
+}
+
+MPI_FUNCTION MPI_Type_commit(Handle* type) {
+  if (const int code = enter("MPI_Type_commit"); code != kSuccess) return code;
+  World& w = world();
+  const std::lock_guard lock(w.mutex);
+  return size_of(*type) == 0 ? kBadType : kSuccess;
+}
+
+MPI_FUNCTION MPI_Type_free(Handle* type) {
+  if (const int code = enter("MPI_Type_free"); code != kSuccess) return code;
+  World& w = world();
+  const std::lock_guard lock(w.mutex);
+  return w.types.erase(value_of(*type)) == 0 ? kBadType : kSuccess;
+}
+}
