@@ -9,7 +9,7 @@
 #include <chrono>
 #include <functional>
 
-#include "hosts/network.hpp"
+#include "hosts/hosts_job.hpp"
 
 namespace backplane::test {
 namespace {
@@ -20,54 +20,19 @@ constexpr int kHosts = 4;
 constexpr double kKillLimit = 20;  // seconds until all survivors have returned
 constexpr double kCutLimit = 20;   // seconds: the heartbeat limit, and time of a busy machine
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// A separate process on the host of rank 0 serves the store.
 class HostsTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     const std::string obstacle = Network::obstacle();
     if (!obstacle.empty()) GTEST_SKIP() << obstacle;
-    network_ = std::make_unique<Network>(kHosts);
-    Variables common = {{"BACKPLANE_BACKEND", GetParam()},       {"MASTER_ADDR", Network::address(0)},
-                        {"WORLD_SIZE", std::to_string(kHosts)},  {"BACKPLANE_JOB_ID", ""},
-                        {"BACKPLANE_STORE_HOSTED", "1"},         {"BACKPLANE_HEARTBEAT_LIMIT", "2s"},
-                        {"TEST_SERVE_HOST", Network::address(0)}};
-    server_ = std::make_unique<Process>(common, network_->on(0));
-    const std::string answer = server_->call("serve");
-    ASSERT_TRUE(answer.starts_with("port ")) << answer;
-    common["MASTER_PORT"] = answer.substr(sizeof "port");
-    for (int rank = 0; rank < kHosts; ++rank) {
-      common["RANK"] = std::to_string(rank);
-      ranks_.push_back(std::make_unique<Process>(common, network_->on(rank)));
-    }
-    send({0, 1, 2, 3}, "init");
-    expect_all({0, 1, 2, 3}, "ok");
-    send({0, 1, 2, 3}, "traffic 100");
-    expect_all({0, 1, 2, 3}, "ok");
+    job_ = std::make_unique<HostsJob>(kHosts, GetParam(), "2s");
   }
 
-  Process& rank(int number) { return *ranks_[static_cast<size_t>(number)]; }
-  void send(const std::vector<int>& ranks, const std::string& command) {
-    for (const int number : ranks) rank(number).send(command);
-  }
-  void expect_all(const std::vector<int>& ranks, const std::string& answer) {
-    for (const int number : ranks) EXPECT_EQ(rank(number).receive(), answer) << "rank " << number;
-  }
-  void quit(const std::vector<int>& ranks) {
-    send(ranks, "quit");
-    for (const int number : ranks) {
-      EXPECT_EQ(rank(number).receive(), "ok");
-      EXPECT_EQ(rank(number).wait(), 0);
-    }
-  }
-  static std::vector<int> others(int without) {
-    std::vector<int> ranks;
-    for (int number = 0; number < kHosts; ++number) {
-      if (number != without) ranks.push_back(number);
-    }
-    return ranks;
-  }
+  Network& network() { return job_->network(); }
+  Process& rank(int number) { return job_->rank(number); }
+  void send(const std::vector<int>& ranks, const std::string& command) { job_->send(ranks, command); }
+  void expect_all(const std::vector<int>& ranks, const std::string& reply) { job_->expect_all(ranks, reply); }
+  void quit(const std::vector<int>& ranks) { job_->quit(ranks); }
   std::string lost(int number, const std::string& why) {
     return "error 5 " + std::to_string(number) + " rank " + std::to_string(number) + " (" + Network::name(number) +
            ", pid " + std::to_string(rank(number).pid()) + ") is lost: " + why;
@@ -76,7 +41,7 @@ class HostsTest : public testing::TestWithParam<std::string> {
   // Disconnects a host while its rank runs `command` and the others exchange messages. The survivors then shrink the
   // group.
   void disconnect(int victim, const std::string& command, const std::function<void()>& cut) {
-    const std::vector<int> rest = others(victim);
+    const std::vector<int> rest = job_->others(victim);
     send(rest, "flood");
     rank(victim).send(command);
     const auto start = Clock::now();
@@ -101,9 +66,7 @@ class HostsTest : public testing::TestWithParam<std::string> {
     quit({0, 1, 2, 3});
   }
 
-  std::unique_ptr<Network> network_;
-  std::unique_ptr<Process> server_;
-  std::vector<std::unique_ptr<Process>> ranks_;
+  std::unique_ptr<HostsJob> job_;
 };
 #ifdef BACKPLANE_TEST_zmq
 INSTANTIATE_TEST_SUITE_P(Zmq, HostsTest, testing::Values("zmq"));
@@ -145,21 +108,21 @@ TEST_P(HostsTest, NamesTheKilledRootOnTheHostOfTheStore) {
 }
 
 TEST_P(HostsTest, NamesARankWhoseCableIsPulled) {
-  disconnect(2, "flood", [this] { network_->pull_cable(2); });
+  disconnect(2, "flood", [this] { network().pull_cable(2); });
 }
 
 TEST_P(HostsTest, NamesARankWhoseInterfaceIsDown) {
-  disconnect(1, "flood", [this] { network_->take_down(1); });
+  disconnect(1, "flood", [this] { network().take_down(1); });
 }
 
 TEST_P(HostsTest, NamesARankWhosePacketsAreDropped) {
-  disconnect(3, "recv 0", [this] { network_->drop_packets(3); });
+  disconnect(3, "recv 0", [this] { network().drop_packets(3); });
 }
 
 TEST_P(HostsTest, NamesAllAfterTheHostOfTheStoreIsDisconnected) {
   send({0, 1, 2, 3}, "flood");
   const auto start = Clock::now();
-  network_->drop_packets(0);
+  network().drop_packets(0);
   for (const int number : {1, 2, 3}) {
     const std::string answer = rank(number).receive();
     EXPECT_TRUE(answer.starts_with("error 5 -1 the store at tcp://" + Network::address(0))) << answer;

@@ -65,6 +65,31 @@ std::vector<std::string> Network::on(int host) const {
 void Network::pull_cable(int host) { run(*switch_, "ip link set port" + std::to_string(host) + " down"); }
 void Network::take_down(int host) { run(*hosts_[static_cast<size_t>(host)], "ip link set eth0 down"); }
 void Network::drop_packets(int host) { run(*switch_, "bridge link set dev port" + std::to_string(host) + " state 0"); }
+void Network::pass_packets(int host) { run(*switch_, "bridge link set dev port" + std::to_string(host) + " state 3"); }
+void Network::take_up(int host) { run(*hosts_[static_cast<size_t>(host)], "ip link set eth0 up"); }
+
+void Network::drop_outgoing(int host) { run_on(host, "ip route add blackhole 10.77.0.0/25"); }
+void Network::pass_outgoing(int host) { run_on(host, "ip route del blackhole 10.77.0.0/25"); }
+
+void Network::drop_incoming(int host) {
+  for (int from = 0; from < static_cast<int>(hosts_.size()); ++from) {
+    if (from != host) run_on(from, "ip route add blackhole " + address(host));
+  }
+}
+
+void Network::pass_incoming(int host) {
+  for (int from = 0; from < static_cast<int>(hosts_.size()); ++from) {
+    if (from != host) run_on(from, "ip route del blackhole " + address(host));
+  }
+}
+
+bool Network::reset_connections(int host, int peer) {
+  const std::string prefix = "nsenter --net=" + namespace_path(*hosts_[static_cast<size_t>(host)], "net");
+  const std::string connections = " ss -H -4 -t -n state established dst " + address(peer);
+  if (!works("command -v ss")) return false;
+  works(prefix + connections + " --kill");
+  return works("test -z \"$(" + prefix + connections + ")\"");
+}
 
 void Network::run_on(int host, const std::string& command) const { run(*hosts_[static_cast<size_t>(host)], command); }
 

@@ -32,6 +32,18 @@ class Network {
   void pull_cable(int host);    // both ends lose the carrier
   void take_down(int host);     // takes down the host's interface
   void drop_packets(int host);  // at the switch; no host detects it
+  void pass_packets(int host);  // again
+
+  // Over IPv4, which the host's own kernel drops.
+  void drop_outgoing(int host);
+  void pass_outgoing(int host);
+  void drop_incoming(int host);
+  void pass_incoming(int host);
+
+  void take_up(int host);  // the host's interface, after take_down
+  // Ends the TCP connections of one host to another over IPv4: the processes there get an error, the peers a reset if
+  // packets pass. Returns false if the kernel does not permit it.
+  bool reset_connections(int host, int peer);
 
   // Runs a shell command on a host, such as "ip route add ...".
   void run_on(int host, const std::string& command) const;
