@@ -311,11 +311,16 @@ def coalesced_lists(_: pathlib.Path) -> None:
     assert torch.equal(torch.stack([each[1] for each in lists]), torch.stack(of_ranks(3)))
 
 
-@check("the factor of PREMUL_SUM", (2, 6))
+@check()
 def premultiplied_sum(_: pathlib.Path) -> None:
-    tensor = numbers(100 + dist.get_rank(), 6)
-    dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
-    assert torch.equal(tensor, 0.5 * total(6))
+    if VERSION < (2, 0):
+        error = raised(NotImplementedError, dist.all_reduce, torch.ones(6), dist._make_nccl_premul_sum(0.5))
+        assert "does not tell the factor of PREMUL_SUM" in str(error), error
+        return
+    for factor in (0.5, torch.tensor([2.0])):
+        tensor = numbers(100 + dist.get_rank(), 6)
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor))
+        assert torch.equal(tensor, factor * total(6))
 
 
 @check("groups that only their members make", (2, 1))
