@@ -141,14 +141,17 @@ def guarded(function, *args):
         return error.contents.status
 
 
-def make_store(base, host, deadline):
-    """A store of torch over the one that the ranks of the group share."""
+def make_store(base, host, deadline, cancelled):
+    """A store of torch over the one that the ranks of the group share. `cancelled`: a list for failures by a cancel."""
 
     def call(function, *args):
         error = Error(struct_size=ctypes.sizeof(Error))
         status = function(host.ctx, *args, ctypes.byref(error))
         if status != OK:
-            raise Failure(status, error.text.decode(errors="replace"))
+            failure = Failure(status, error.text.decode(errors="replace"))
+            if status == CANCELLED:
+                cancelled.append(failure)
+            raise failure
 
     def left():
         return max(0, int((deadline - time.monotonic()) * 1e9))
@@ -231,9 +234,15 @@ class Group:
         seconds = max(opening.timeout_ns / 1e9, 0.001) if opening.timeout_ns >= 0 else LONG.total_seconds()
         self.torch, self.c10d = torch, torch._C._distributed_c10d
         self.backend, self.rank, self.size = opening.backend.decode(errors="replace"), opening.rank, opening.world_size
-        self.store = make_store(self.c10d.Store, opening.host.contents, time.monotonic() + seconds)
+        cancelled = []
+        self.store = make_store(self.c10d.Store, opening.host.contents, time.monotonic() + seconds, cancelled)
         timeout = datetime.timedelta(seconds=seconds)
-        self.group = make_group(self.backend, self.store, self.rank, self.size, timeout)
+        try:
+            self.group = make_group(self.backend, self.store, self.rank, self.size, timeout)
+        except Exception as error:
+            if cancelled:  # torch may raise an error of its own
+                raise cancelled[0] from error
+            raise
 
     def tensor(self, address, size, dtype):
         memory = (ctypes.c_ubyte * size).from_address(address)

@@ -35,9 +35,12 @@ struct Collectives::Call {
     if (!output.empty()) std::memcpy(target, output.data(), output.size());
     completion->finish();
   }
-  void fail(const sdk::Failure& why) noexcept {
+  // Returns false if it had ended.
+  bool fail(const sdk::Failure& why) noexcept {
     const std::lock_guard lock(mutex);
-    if (!std::exchange(ended, true)) completion->fail(why);
+    if (std::exchange(ended, true)) return false;
+    completion->fail(why);
+    return true;
   }
 
   const uint32_t kind;
@@ -72,10 +75,11 @@ void Collectives::start() {
 std::unique_ptr<sdk::Work> Collectives::submit(const bp_op& op) {
   if (op.kind != BP_BARRIER && std::max(op.input.count, op.output.count) == 0) return nullptr;
   auto call = std::make_shared<Call>(op);
-  auto work = std::make_unique<sdk::CompletionWork>(
-      call->completion, [call] { call->fail(sdk::Failure(BP_CANCELLED, "cancelled by this rank")); });
+  auto work = std::make_unique<sdk::CompletionWork>(call->completion,
+                                                    [self = shared_from_this(), call] { self->cancel(*call); });
   const std::lock_guard lock(mutex_);
   if (failed_) throw sdk::Failure(*failed_);
+  if (broken_off_) throw sdk::Failure(*broken_off_);
   queue_.push_back(std::move(call));
   changed_.notify_all();
   return work;
@@ -86,8 +90,8 @@ void Collectives::run() {
     std::shared_ptr<Call> call;
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return !queue_.empty() || stopped_ || failed_; });
-      if (stopped_ || failed_) return;
+      changed_.wait(lock, [this] { return !queue_.empty() || stopped_ || failed_ || broken_off_; });
+      if (stopped_ || failed_ || broken_off_) return;
       call = queue_.front();
     }
     perform(*call);
@@ -120,11 +124,29 @@ sdk::Failure Collectives::cause_of(const sdk::Failure& failure) {
 }
 
 void Collectives::lost(const sdk::Failure& why, bool in_order) {
+  bool has_grace = in_order;
+  {
+    const std::lock_guard lock(mutex_);
+    has_grace |= lost_ && !broken_off_;  // another one has left in order
+    if (!lost_) lost_.emplace(why);
+    changed_.notify_all();
+  }
+  if (!has_grace) break_off(why);
+}
+
+void Collectives::cancel(Call& call) {
+  if (!call.fail(sdk::Failure(BP_CANCELLED, "cancelled by this rank"))) return;
+  break_off(sdk::Failure(BP_CANCELLED,
+                         "a collective was cancelled by this rank, and torch may still perform it; "
+                         "destroy the group and create another"));
+}
+
+void Collectives::break_off(const sdk::Failure& why) {
   std::deque<std::shared_ptr<Call>> calls;
   {
     const std::lock_guard lock(mutex_);
-    if (!lost_) lost_.emplace(why);
-    if (!in_order) calls = queue_;
+    if (!broken_off_) broken_off_.emplace(why);
+    calls = queue_;
     changed_.notify_all();
   }
   for (const auto& call : calls) call->fail(why);
@@ -142,7 +164,12 @@ void Collectives::watch() {
     const std::shared_ptr<Call> call = queue_.front();
     changed_.wait_for(lock, kGrace,
                       [this, &call] { return stopped_ || failed_ || queue_.empty() || queue_.front() != call; });
-    if (!stopped_ && !failed_ && !queue_.empty() && queue_.front() == call) call->fail(*lost_);
+    if (!stopped_ && !failed_ && !queue_.empty() && queue_.front() == call) {
+      const sdk::Failure why = *lost_;
+      lock.unlock();
+      break_off(why);
+      lock.lock();
+    }
     changed_.wait(lock, [this, &call] { return stopped_ || failed_ || queue_.empty() || queue_.front() != call; });
   }
 }

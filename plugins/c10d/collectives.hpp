@@ -31,7 +31,7 @@ class Collectives : public std::enable_shared_from_this<Collectives> {
   // Fails all collectives in flight and later ones, and makes blocked calls of torch fail. Does not block.
   void fail(const sdk::Failure& why) noexcept;
   // A peer was lost. If it ended in order, a collective to which it has contributed may still end: those in flight have
-  // kGrace for that.
+  // kGrace for that. Otherwise all collectives fail.
   void lost(const sdk::Failure& why, bool in_order);
   // Ends the thread after its current call. Those that do not end by the deadline are detached.
   void stop(const base::Deadline& deadline);
@@ -43,6 +43,9 @@ class Collectives : public std::enable_shared_from_this<Collectives> {
   void run();
   void perform(Call& call);
   void watch();
+  void cancel(Call& call);
+  // A collective has ended although torch may still perform it, for any time: fails those behind it, and later ones.
+  void break_off(const sdk::Failure& why);
   sdk::Failure cause_of(const sdk::Failure& failure);
 
   const std::shared_ptr<TorchGroup> torch_;
@@ -50,6 +53,7 @@ class Collectives : public std::enable_shared_from_this<Collectives> {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Call>> queue_;  // the first one runs
   std::optional<sdk::Failure> failed_;
+  std::optional<sdk::Failure> broken_off_;
   std::optional<sdk::Failure> lost_;
   bool stopped_ = false;
   int running_ = 0;  // threads

@@ -10,7 +10,6 @@ namespace backplane::matching {
 namespace {
 
 constexpr uint64_t kFrame = sdk::Messenger::kHeadSize + sdk::Messenger::kPiece;  // bytes, at most
-constexpr std::chrono::milliseconds kSentinelInterval{50};
 constexpr std::chrono::microseconds kSpinLimit{200};
 
 bool has_tags(const bp_backend& backend) { return (backend.flags & BP_BACKEND_TAGS) != 0; }
@@ -22,14 +21,19 @@ uint64_t frame_tag(const bp_backend& backend) {
   return (all ? UINT64_MAX : (UINT64_C(1) << backend.tag_bits) - 1) - 1;
 }
 
-bp_op frame_op(uint32_t kind, int32_t peer, uint64_t tag) {
-  bp_op op;
-  bp_op_init(&op, kind);
-  op.dtype = BP_U8;
-  op.peer = peer;
-  op.tag = tag;
-  op.timeout_ns = BP_NO_TIMEOUT;
-  return op;
+// Cancels works of the group and waits for them. Aborts the group if they do not end.
+void end_all(const sdk::Inner& inner, const std::vector<sdk::Work*>& works) {
+  for (sdk::Work* const work : works) work->cancel();
+  int64_t timeout = base::grace::kCancel;
+  for (sdk::Work* const work : works) {
+    try {
+      if (work->wait(timeout)) continue;
+      timeout = BP_NO_TIMEOUT;
+      inner.abort(sdk::Failure(BP_CANCELLED, "the group is being destroyed"));
+      work->wait(timeout);
+    } catch (const sdk::Failure&) {  // the group has ended
+    }
+  }
 }
 
 }  // namespace
@@ -38,14 +42,14 @@ FrameTransport::FrameTransport(const sdk::Inner& inner, const bp_backend& backen
                                sdk::Messenger& messenger)
     : inner_(inner),
       rank_(rank),
-      world_size_(world_size),
       tag_(frame_tag(backend)),
       takes_any_(has_tags(backend) && (backend.flags & BP_BACKEND_ANY_SOURCE) != 0),
       messenger_(messenger),
+      losses_(inner_, rank, world_size, tag_ - 1),
       spin_policy_(kSpinLimit) {
-  if (takes_any_) receives_.emplace_back(BP_ANY_SOURCE, tag_, kFrame);
+  if (takes_any_) receives_.emplace_back(inner_, BP_ANY_SOURCE, tag_, kFrame);
   for (int32_t peer = 0; peer < world_size && !takes_any_; ++peer) {
-    if (peer != rank) receives_.emplace_back(peer, tag_, kFrame);
+    if (peer != rank) receives_.emplace_back(inner_, peer, tag_, kFrame);
   }
 }
 
@@ -57,24 +61,11 @@ void FrameTransport::start(std::function<void(const sdk::Failure&)> broken) {
 FrameTransport::~FrameTransport() {
   poller_.reset();
   std::vector<sdk::Work*> works;
-  for (auto* receives : {&receives_, &sentinels_}) {
-    for (Receive& receive : *receives) works.push_back(receive.work.get());
-  }
-  for (auto& [peer, sending] : sending_) works.push_back(sending.work.get());
+  for (const PersistentReceive& receive : receives_) works.push_back(receive.work());
+  for (const auto& [peer, sending] : sending_) works.push_back(sending.work.get());
+  losses_.add_works(works);
   std::erase(works, nullptr);
-  for (sdk::Work* const work : works) work->cancel();
-  for (sdk::Work* const work : works) end(work);
-}
-
-// Waits for a cancelled work; aborts the group if the work does not end.
-void FrameTransport::end(sdk::Work* work) {
-  try {
-    if (work->wait(is_aborted_ ? BP_NO_TIMEOUT : base::grace::kCancel)) return;
-    is_aborted_ = true;
-    inner_.abort(sdk::Failure(BP_CANCELLED, "the group is being destroyed"));
-    work->wait(BP_NO_TIMEOUT);
-  } catch (const sdk::Failure&) {  // the group has ended
-  }
+  end_all(inner_, works);
 }
 
 void FrameTransport::ready(int32_t peer) {
@@ -84,10 +75,8 @@ void FrameTransport::ready(int32_t peer) {
 }
 
 void FrameTransport::watch(int32_t peer) {
-  if (!takes_any_ || peer < 0 || peer == rank_) return;
+  if (!takes_any_ || peer < 0 || peer == rank_ || !losses_.watch(peer)) return;
   const std::lock_guard lock(mutex_);
-  if (!watched_.insert(peer).second) return;
-  to_watch_.push_back(peer);
   poller_->wake();
 }
 
@@ -100,7 +89,7 @@ bool FrameTransport::progress(sdk::Poller::Sleep& sleep) {
   if (!busy) report_losses();
   for (const int32_t peer : peers_to_send_to()) busy = send_to(peer) || busy;
   const Clock::time_point now = Clock::now();
-  check_sentinels(now);
+  losses_.check(now);
   if (busy) last_busy_ = now;
   if (busy || now - last_busy_ >= spin_policy_.limit() || !spin_policy_.pays(now)) return busy;
   spin_policy_.yield(now);  // a reply often follows soon
@@ -109,42 +98,22 @@ bool FrameTransport::progress(sdk::Poller::Sleep& sleep) {
 
 bool FrameTransport::receive_all() {
   bool any = false;
-  for (Receive& receive : receives_) any = poll_receive(receive) || any;
+  for (PersistentReceive& receive : receives_) any = poll(receive) || any;
   return any;
 }
 
-bool FrameTransport::poll_receive(Receive& receive) {
-  if (receive.ended) return false;
+bool FrameTransport::poll(PersistentReceive& receive) {
+  const PersistentReceive::Outcome outcome = receive.poll();
+  if (outcome == PersistentReceive::Outcome::kPending) return false;
+  if (outcome == PersistentReceive::Outcome::kEnded) losses_.note(receive.peer(), *receive.failure());
+  if (outcome != PersistentReceive::Outcome::kMessage) return true;
+  const int32_t sender = receive.sender();
+  watch(sender);
+  if (losses_.was_taken(sender)) return true;
   try {
-    if (!receive.posted) {
-      bp_op op = frame_op(BP_RECV, receive.source, receive.tag);
-      op.output = {receive.buffer.data(), receive.buffer.size(), BP_HOST, 0};
-      op.result = &receive.result;
-      receive.work = inner_.submit(op);
-      receive.posted = true;
-    }
-    if (receive.work && !receive.work->wait(0)) {
-      receive.has_failed = false;
-      return false;
-    }
+    messenger_.arrived(sender, receive.message());
   } catch (const sdk::Failure& failure) {
-    receive.work.reset();
-    receive.posted = false;
-    // A receive from any source fails when a rank that was sending to it is lost. If the next one fails as well, no
-    // peer is left.
-    receive.ended = receive.source != BP_ANY_SOURCE || std::exchange(receive.has_failed, true);
-    if (receive.ended) note_loss(receive.source, failure);
-    return true;
-  }
-  receive.work.reset();
-  receive.posted = receive.has_failed = false;
-  const int32_t source = receive.result.source;
-  watch(source);
-  if (reported_.contains(source)) return true;
-  try {
-    messenger_.arrived(source, std::span(receive.buffer.data(), receive.result.bytes));
-  } catch (const sdk::Failure& failure) {
-    note_loss(source, failure);
+    losses_.note(sender, failure);
   }
   return true;
 }
@@ -155,9 +124,6 @@ std::set<int32_t> FrameTransport::peers_to_send_to() {
   {
     const std::lock_guard lock(mutex_);
     peers.swap(ready_);
-    for (const int32_t peer : to_watch_) sentinels_.emplace_back(peer, tag_ - 1, 1);
-    if (!to_watch_.empty()) next_check_ = {};
-    to_watch_.clear();
   }
   for (const auto& [peer, sending] : sending_) peers.insert(peer);
   return peers;
@@ -184,7 +150,7 @@ void FrameTransport::send_frames(int32_t peer) {
   while (messenger_.next(peer, frame)) {
     Sending& sending = sending_[peer];
     sending.frame = std::move(frame);
-    bp_op op = frame_op(BP_SEND, peer, tag_);
+    bp_op op = byte_op(BP_SEND, peer, tag_);
     op.input = {sending.frame.data(), sending.frame.size(), BP_HOST, 0};
     sending.work = inner_.submit(op);
     if (sending.work) return;
@@ -192,28 +158,8 @@ void FrameTransport::send_frames(int32_t peer) {
   }
 }
 
-void FrameTransport::check_sentinels(Clock::time_point time) {
-  if (sentinels_.empty() || time < next_check_) return;
-  next_check_ = time + kSentinelInterval;
-  sentinels_.remove_if([this](Receive& sentinel) { return poll_receive(sentinel) && sentinel.ended; });
-}
-
-// BP_ANY_SOURCE: all peers.
-void FrameTransport::note_loss(int32_t peer, const sdk::Failure& why) {
-  if (peer != BP_ANY_SOURCE) {
-    lost_.emplace(peer, why);
-    return;
-  }
-  for (int32_t each = 0; each < world_size_; ++each) {
-    if (each != rank_) lost_.emplace(each, why);
-  }
-}
-
 void FrameTransport::report_losses() {
-  for (const auto& [peer, why] : lost_) {
-    if (reported_.insert(peer).second) messenger_.lost(peer, why);
-  }
-  lost_.clear();
+  for (const auto& [peer, why] : losses_.take()) messenger_.lost(peer, why);
 }
 
 }  // namespace backplane::matching

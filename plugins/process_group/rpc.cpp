@@ -91,11 +91,9 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
   };
   bool has_begun = false;
   try {
-    if (transfer.multipart || transfer.ordered) {  // before its receiver can refuse it, or confirm
-      const std::lock_guard lock(mutex_);
-      if (transfer.multipart) multipart_.emplace(number, std::nullopt);
-      in_progress_.insert(key_of_sent(to, number));
-    }
+    // Before its receiver can refuse it, or confirm.
+    if (transfer.multipart) messages_.begin_refusable(*transfer.multipart);
+    if (transfer.ordered) messages_.begin(*transfer.ordered);
     auto work = start(BP_SEND, to, kFrameTag, outgoing->frame.data(), outgoing->frame.size(), nullptr);
     has_begun = true;
     if (work) transfer.works.push_back(std::move(work));
@@ -108,7 +106,7 @@ void Agent::send(int32_t to, sdk::RpcMessage message, int64_t timeout_ns) {
     }
   } catch (const std::exception& e) {
     if (!has_begun) {
-      take_refusal(transfer.number);
+      messages_.take_refusal(transfer.number);
       end_messages(transfer);
       throw;
     }
@@ -140,8 +138,8 @@ void Agent::listen() {
       {
         const std::lock_guard lock(mutex_);
         receive_failure_.emplace(*failure);
-        progress_.notify_all();
       }
+      messages_.end_receipts();
       return core_.lost(-1, *failure);
     }
     try {
@@ -189,8 +187,8 @@ void Agent::handle_frame(int32_t from, std::string_view bytes) {
   try {
     decode(bytes, core_.max_message_bytes(), &frame);
     if (frame.refusal != 0) return on_refused(from, frame, bytes);
-    if (frame.withdrawn) return end_message({from, frame.number});
-    if (frame.receipt) return end_message(key_of_sent(from, frame.number));
+    if (frame.withdrawn) return messages_.end({from, frame.number});
+    if (frame.receipt) return messages_.end(key_of_sent(from, frame.number));
     receive_parts(from, frame, bytes);
   } catch (const std::bad_alloc&) {
     refuse(from, frame, sdk::Failure(BP_RESOURCE, "its receiver has no memory for it", from));
@@ -243,27 +241,14 @@ void Agent::on_refused(int32_t by, const Frame& frame, std::string_view bytes) {
   const Part& part = frame.parts[0];
   const std::string why = part.offset == 0 ? "" : std::string(bytes.substr(part.offset, part.bytes));
   const sdk::Failure refusal(frame.refusal, "its receiver refused it: " + why, by);
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = multipart_.find(frame.number);
-    if (found != multipart_.end()) {  // the thread that waits for its parts cancels them and reports the failure
-      found->second.emplace(refusal);
-      return;
-    }
-  }
-  end_message(key_of_sent(by, frame.number));  // no receipt comes
+  // The thread that waits for its parts cancels them and reports the failure.
+  if (messages_.refuse(frame.number, refusal)) return;
+  messages_.end(key_of_sent(by, frame.number));  // no receipt comes
   report_failed(by, frame.number, frame.id, refusal);
 }
 
-// Reports a message once: its receiver may refuse it after its sender has withdrawn it.
 void Agent::report_failed(int32_t to, uint64_t number, uint64_t id, const sdk::Failure& why) {
-  constexpr size_t kMaxFailed = 4096;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failed_.insert(number).second) return;
-    if (failed_.size() > kMaxFailed) failed_.erase(failed_.begin());
-  }
-  core_.failed(to, id, why);
+  if (messages_.note_failed(number)) core_.failed(to, id, why);
 }
 
 void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view bytes) {
@@ -280,8 +265,7 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
   try {
     if (is_multipart(frame)) {
       transfer.multipart = key;
-      const std::lock_guard lock(mutex_);
-      in_progress_.insert(key);
+      messages_.begin(key);
     }
     for (size_t i = 0; i < frame.parts.size(); ++i) {
       const Part& part = frame.parts[i];
@@ -302,7 +286,7 @@ void Agent::receive_parts(int32_t from, const Frame& frame, std::string_view byt
     throw;
   }
   if (transfer.works.empty()) {
-    if (transfer.multipart || frame.id != 0 || is_first(key, 0)) {
+    if (transfer.multipart || frame.id != 0 || messages_.is_first(key, 0)) {
       transfer.ended(nullptr);
       return end_messages(transfer);
     }
@@ -345,8 +329,8 @@ void Agent::abort(const sdk::Failure& why) noexcept {
     if (abort_cause_) return;
     abort_cause_.emplace(why);
     changed_.notify_all();
-    progress_.notify_all();
   }
+  messages_.abort();
   inner_.abort(why);
   for (std::thread& thread : threads_) thread.join();  // then nothing is delivered
   memory_->close();

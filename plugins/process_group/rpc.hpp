@@ -13,7 +13,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "backplane/sdk/block.hpp"
 #include "backplane/sdk/layer.hpp"
 #include "backplane/sdk/rpc.hpp"
+#include "in_progress.hpp"
 #include "wire.hpp"
 
 namespace backplane::process_group {
@@ -35,12 +35,6 @@ class Agent final : public sdk::RpcAgent {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // The sender of a message and its number there; later messages have larger ones.
-  using MessageKey = std::pair<int32_t, uint64_t>;
-  // The key of a message from this worker to that peer.
-  static MessageKey key_of_sent(int32_t to, uint64_t number) { return {-1 - to, number}; }
-  static int32_t destination_of(const MessageKey& outgoing) { return -1 - outgoing.first; }
-
   // Operations in progress; `ended` is called with their failure, or NULL, when all have ended.
   struct Transfer {
     uint64_t number = 0;                  // of an outgoing multipart message; else 0
@@ -72,11 +66,9 @@ class Agent final : public sdk::RpcAgent {
   void receive_parts(int32_t from, const Frame& frame, std::string_view bytes);
   void deliver(int32_t from, const Frame& frame, const std::shared_ptr<Incoming>& incoming,
                const sdk::Failure* failure);
-  bool is_first(const MessageKey& key, int64_t slice_ns);
   void refuse(int32_t to, const Frame& frame, const sdk::Failure& why);
   void on_refused(int32_t by, const Frame& frame, std::string_view bytes);
   void withdraw(const Transfer& transfer);
-  void end_message(const MessageKey& message);
   void send_control(int32_t to, Frame head, const std::string& text, int64_t timeout_ns);
   bool is_abandoned(const Transfer& transfer) const;
   void add(Transfer transfer);
@@ -85,7 +77,6 @@ class Agent final : public sdk::RpcAgent {
   bool drive(Transfer* transfer, int64_t slice_ns);
   void finish(Transfer* transfer);
   void end_messages(const Transfer& transfer);
-  std::optional<sdk::Failure> take_refusal(uint64_t number);  // returns the refusal, if there is one
   void report_failed(int32_t to, uint64_t number, uint64_t id, const sdk::Failure& why);
   std::optional<sdk::Failure> cause() const;
 
@@ -96,14 +87,11 @@ class Agent final : public sdk::RpcAgent {
   base::LogLimit unsent_;   // control frames
   const std::shared_ptr<sdk::BlockPool> memory_;
   std::atomic<uint64_t> last_number_ = 0;
+  MessagesInProgress messages_;
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Transfer> transfers_;
-  std::map<uint64_t, std::optional<sdk::Failure>> multipart_;  // outgoing multipart messages, with their refusals
-  std::set<uint64_t> failed_;                                  // the last messages whose failure was reported
-  std::set<MessageKey> in_progress_;  // multipart messages, and those that wait for a receipt; in both directions
-  std::condition_variable progress_;  // one of them has ended, or the agent was aborted
   std::map<int32_t, sdk::Failure> other_versions_;  // peers with another version of the frames
   std::optional<sdk::Failure> abort_cause_;
   std::optional<sdk::Failure> receive_failure_;  // set when receiving has ended

@@ -14,22 +14,8 @@ constexpr int64_t kSliceNs = 20'000'000;  // of one round over all transfers
 
 }  // namespace
 
-// True if its receiver has refused the message, or its sender has withdrawn it.
 bool Agent::is_abandoned(const Transfer& transfer) const {
-  if (!transfer.multipart) return false;
-  const std::lock_guard lock(mutex_);
-  if (transfer.number == 0) return !in_progress_.contains(*transfer.multipart);
-  const auto found = multipart_.find(transfer.number);
-  return found != multipart_.end() && found->second;
-}
-
-// Whether all earlier multipart messages have ended. If this message waits for its receipt, it must have ended as well.
-bool Agent::is_first(const MessageKey& key, int64_t slice_ns) {
-  std::unique_lock lock(mutex_);
-  return progress_.wait_for(lock, std::chrono::nanoseconds(slice_ns), [this, &key] {
-    const auto first = in_progress_.lower_bound({key.first, 0});
-    return abort_cause_ || (receive_failure_ && key.first < 0) || first == in_progress_.end() || *first > key;
-  });
+  return transfer.multipart && messages_.is_abandoned(*transfer.multipart);
 }
 
 void Agent::Transfer::set_deadline(int64_t timeout_ns, const char* text) {
@@ -89,7 +75,7 @@ bool Agent::drive(Transfer* transfer, int64_t slice_ns) {
     if (!transfer->works.empty()) return false;
   }
   const bool over = late || transfer->failure || is_abandoned(*transfer);
-  if (transfer->ordered && !over && !is_first(*transfer->ordered, slice_ns)) return false;
+  if (transfer->ordered && !over && !messages_.is_first(*transfer->ordered, slice_ns)) return false;
   finish(transfer);
   return true;
 }
@@ -97,7 +83,7 @@ bool Agent::drive(Transfer* transfer, int64_t slice_ns) {
 // A refusal by the receiver replaces the failure of the works that were cancelled because of it. Without a refusal the
 // receiver must be told, because it waits for parts that will not arrive.
 void Agent::finish(Transfer* transfer) {
-  const auto refusal = take_refusal(transfer->number);
+  const auto refusal = messages_.take_refusal(transfer->number);
   if (refusal) transfer->failure.emplace(*refusal);
   if (transfer->number != 0 && transfer->failure && !refusal) withdraw(*transfer);
   if (!is_abandoned(*transfer)) transfer->ended(transfer->failure ? &*transfer->failure : nullptr);
@@ -105,23 +91,8 @@ void Agent::finish(Transfer* transfer) {
 }
 
 void Agent::end_messages(const Transfer& transfer) {
-  if (transfer.multipart) end_message(*transfer.multipart);
-  if (transfer.ordered) end_message(*transfer.ordered);
-}
-
-void Agent::end_message(const MessageKey& message) {
-  const std::lock_guard lock(mutex_);
-  in_progress_.erase(message);
-  progress_.notify_all();
-}
-
-std::optional<sdk::Failure> Agent::take_refusal(uint64_t number) {
-  const std::lock_guard lock(mutex_);
-  const auto found = multipart_.find(number);
-  if (found == multipart_.end()) return std::nullopt;
-  const std::optional<sdk::Failure> refusal = found->second;
-  multipart_.erase(found);
-  return refusal;
+  if (transfer.multipart) messages_.end(*transfer.multipart);
+  if (transfer.ordered) messages_.end(*transfer.ordered);
 }
 
 }  // namespace backplane::process_group

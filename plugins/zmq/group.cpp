@@ -78,7 +78,7 @@ ZmqGroup::ZmqGroup(const sdk::Context& context)
   driver_ = std::make_unique<Driver>(
       wake_, sockets_.descriptors(), settings_.poll, [this](const sdk::Completion* wanted) { return progress(wanted); },
       [this](Driver::Lock& lock) { return upkeep(lock); });
-  messages_->on_unresolved([this] {
+  messages_->sender().on_unresolved([this] {
     look_up_pause_ = {};
     next_look_up_ = {};
     driver_->request_upkeep();
@@ -92,9 +92,9 @@ ZmqGroup::~ZmqGroup() {
   Driver::Lock lock(driver_->mutex());
   leaving_ = true;
   const TimePoint deadline = Clock::now() + settings_.linger;
-  if (!messages_->aborted()) messages_->begin_goodbye();
+  if (!messages_->aborted()) messages_->sender().begin_goodbye();
   TimePoint due = progress(nullptr);
-  while (!messages_->aborted() && !messages_->goodbye_confirmed() && Clock::now() < deadline) {
+  while (!messages_->aborted() && !messages_->sender().goodbye_confirmed() && Clock::now() < deadline) {
     due = driver_->step(lock, std::min(due, deadline));
   }
   if (!messages_->aborted()) messages_->end_goodbye();
@@ -115,11 +115,11 @@ std::unique_ptr<sdk::Work> ZmqGroup::submit(const bp_op& op) {
 
 void ZmqGroup::send_ready() noexcept {
   try {
-    messages_->send_ready();
+    messages_->sender().send_ready();
   } catch (const std::exception& e) {
     fail(e);
   }
-  if (messages_->has_backlog() || messages_->aborted()) {
+  if (messages_->sender().has_backlog() || messages_->aborted()) {
     catch_up();
   } else if (driver_->driving()) {
     messages_->receive_replies();
@@ -217,7 +217,7 @@ void ZmqGroup::close_after_abort() {
 TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
   answer_others(lock);
   if (messages_->aborted()) return TimePoint::max();
-  std::vector<int32_t> wanted = messages_->unresolved();
+  std::vector<int32_t> wanted = messages_->sender().unresolved();
   if (wanted.empty()) return TimePoint::max();
   if (Clock::now() < next_look_up_) return next_look_up_;
   look_up_pause_ = std::min(2 * look_up_pause_ + std::chrono::milliseconds(1), kLongestLookUpPause);
@@ -237,7 +237,7 @@ TimePoint ZmqGroup::upkeep(Driver::Lock& lock) {
     messages_->resolve(rank, found.endpoint, found.public_key);
   }
   catch_up();
-  return messages_->unresolved().empty() ? TimePoint::max() : next_look_up_;
+  return messages_->sender().unresolved().empty() ? TimePoint::max() : next_look_up_;
 }
 
 // Keeps the deadline of a SYNC operation. Returns when it is done; throws BP_TIMEOUT if it was cancelled.

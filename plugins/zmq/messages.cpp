@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "backplane/base/grace.hpp"
@@ -21,22 +20,6 @@ constexpr std::chrono::milliseconds kRetry(1);
 // An unexpected message up to this size is copied out of the larger buffer that libzmq received it in.
 constexpr size_t kCopyLimit = 4096;
 
-// Data up to this size is copied, so that its send is done at once. For larger data it is cheaper to wait until libzmq
-// releases the buffer.
-constexpr size_t kCopied = 65536;
-
-// A piece of a send's buffer that libzmq reads. libzmq calls `release` on any thread.
-struct Borrowed {
-  std::shared_ptr<sdk::BorrowedBuffer> buffer;
-  const base::EventFd* wake;
-};
-void release(void*, void* hint) {
-  const std::unique_ptr<Borrowed> borrowed(static_cast<Borrowed*>(hint));
-  const std::shared_ptr<sdk::Completion> sent = borrowed->buffer->sent();
-  borrowed->buffer.reset();
-  if (sent->done()) borrowed->wake->raise();
-}
-
 sdk::Messenger::Limits limits_of(const Settings& settings) {
   return {settings.eager_limit, settings.eager_window, settings.chunk_size, true};
 }
@@ -45,34 +28,22 @@ sdk::Messenger::Limits limits_of(const Settings& settings) {
 
 Messages::Messages(int32_t rank, int32_t world_size, const Settings& settings, const sdk::Host& host, uint64_t token,
                    Sockets& sockets, const base::EventFd& wake)
-    : rank_(rank),
-      world_size_(world_size),
-      settings_(settings),
+    : session_{rank, world_size, token},
       host_(host),
-      token_(token),
       sockets_(sockets),
-      wake_(wake),
+      sender_(session_, sockets, messenger_, wake),
       messenger_(
-          rank, world_size, [this](int32_t peer) { note_ready(peer); }, limits_of(settings)) {}
-
-// Without an exception: the messenger has queued the frame.
-void Messages::note_ready(int32_t rank) noexcept {
-  try {
-    ready_.push_back(rank);
-  } catch (const std::bad_alloc&) {
-    has_more_ready_ = true;
-  }
-}
+          rank, world_size, [this](int32_t peer) { sender_.note_ready(peer); }, limits_of(settings)) {}
 
 std::unique_ptr<sdk::CompletionWork> Messages::submit(const bp_op& op) {
   // A sender's death is detected by a broken connection to it.
-  if (op.kind == BP_RECV && op.message == nullptr && op.peer != BP_ANY_SOURCE) connect(op.peer);
+  if (op.kind == BP_RECV && op.message == nullptr && op.peer != BP_ANY_SOURCE) sender_.connect(op.peer);
   return messenger_.submit(op);
 }
 
 bp_message* Messages::probe(int32_t peer, uint64_t tag, bp_result& result) {
   bp_message* const message = messenger_.probe(peer, tag, result);
-  if (message == nullptr && peer != BP_ANY_SOURCE) connect(peer);
+  if (message == nullptr && peer != BP_ANY_SOURCE) sender_.connect(peer);
   return message;
 }
 
@@ -87,115 +58,15 @@ void Messages::abort(const sdk::Failure& why) {
   if (aborted_) return;
   aborted_.emplace(why);
   messenger_.abort(why);
-  ready_.clear();
-  for (auto& [rank, other] : peers_) {
-    if (!other.lost) other.lost.emplace(why);
-  }
-}
-
-void Messages::connect(int32_t rank) {
-  Peer& other = peer(rank);
-  if (rank == rank_ || other.needed || other.lost) return;
-  other.needed = true;
-  if (notify_unresolved_) notify_unresolved_();
-}
-
-std::vector<int32_t> Messages::unresolved() const {
-  std::vector<int32_t> ranks;
-  for (const auto& [rank, other] : peers_) {
-    if (other.needed && !other.dialled && !other.lost) ranks.push_back(rank);
-  }
-  return ranks;
+  sender_.close_all();
 }
 
 void Messages::resolve(int32_t rank, const std::string& endpoint, const std::string& public_key) {
-  Peer& other = peer(rank);
-  if (aborted_ || other.lost || other.dialled) return;
-  try {
-    const bool known = endpoint.starts_with("tcp://") || endpoint.starts_with("ipc://@");
-    if (endpoint.size() > 256 || !known) throw ::zmq::error_t();
-    sockets_.dial(rank, endpoint, sockets_.secure() ? public_key : std::to_string(token_));
-  } catch (const ::zmq::error_t&) {
-    lose(rank, sdk::Failure(BP_INTERNAL,
-                            "zmq: the store has no valid endpoint of rank " + std::to_string(rank) + ": '" +
-                                endpoint.substr(0, 256) + "'",
-                            rank));
-    return;
-  }
-  other.dialled = true;
-  send_to(rank);
-}
-
-Header Messages::header(Kind kind, uint64_t value) const {
-  Header made;
-  made.kind = kind;
-  made.source = rank_;
-  made.token = token_;
-  made.value = value;
-  return made;
-}
-
-::zmq::message_t Messages::compose(const Header& header, const void* body, size_t size) const {
-  ::zmq::message_t frame(sizeof header + size);
-  std::memcpy(frame.data(), &header, sizeof header);
-  if (size > 0) std::memcpy(frame.data<std::byte>() + sizeof header, body, size);
-  return frame;
-}
-
-void Messages::send_ready() {
-  for (size_t i = 0; i < ready_.size(); ++i) {
-    connect(ready_[i]);
-    send_to(ready_[i]);
-  }
-  ready_.clear();
-  if (!std::exchange(has_more_ready_, false)) return;
-  for (int32_t rank = 0; rank < world_size_; ++rank) {
-    if (!messenger_.has_frame(rank)) continue;
-    connect(rank);
-    send_to(rank);
-  }
-}
-
-// Hands the peer's frames to libzmq, as far as there is room.
-void Messages::send_to(int32_t rank) {
-  Peer& other = peer(rank);
-  while (other.dialled && !other.lost) {
-    const bool has_frame = other.introduced && messenger_.has_frame(rank);
-    if (other.introduced && !has_frame && !other.is_leaving) return;
-    const Sent sent = sockets_.begin(rank);
-    if (sent == Sent::kNotConnected) return;  // the broken connection will be reported
-    if (sent == Sent::kFull) {
-      if (std::find(backlog_.begin(), backlog_.end(), rank) == backlog_.end()) backlog_.push_back(rank);
-      return;
-    }
-    if (has_frame) {
-      send_frame(rank);
-    } else {
-      ::zmq::message_t message =
-          compose(header(other.introduced ? Kind::kGoodbye : Kind::kHello, static_cast<uint64_t>(rank)));
-      sockets_.send_part(message, false);
-      if (other.introduced) other.is_leaving = false;
-      other.introduced = true;
-    }
-    ++other.sent;
-  }
-}
-
-void Messages::send_frame(int32_t rank) {
-  sdk::Messenger::Frame frame;
-  messenger_.next(rank, frame);
-  const bool borrows = frame.data.size() > kCopied;
-  const size_t behind = borrows ? 0 : frame.data.size();
-  const Header front = header(Kind::kFrame);
-  ::zmq::message_t message(kHeadSize + behind);
-  std::memcpy(message.data(), &front, sizeof front);
-  std::memcpy(message.data<std::byte>() + sizeof front, &frame.head, sizeof frame.head);
-  if (behind > 0) std::memcpy(message.data<std::byte>() + kHeadSize, frame.data.data(), behind);
-  sockets_.send_part(message, borrows);
-  if (!borrows) return;
-  auto* const data = const_cast<std::byte*>(frame.data.data());
-  ::zmq::message_t body(data, frame.data.size(), &release, new Borrowed{std::move(frame.buffer), &wake_});
-  sockets_.send_part(body, false);
+  if (aborted_ || sender_.dial(rank, endpoint, public_key)) return;
+  lose(rank, sdk::Failure(BP_INTERNAL,
+                          "zmq: the store has no valid endpoint of rank " + std::to_string(rank) + ": '" +
+                              endpoint.substr(0, 256) + "'",
+                          rank));
 }
 
 TimePoint Messages::progress(const sdk::Completion* wanted) {
@@ -205,7 +76,7 @@ TimePoint Messages::progress(const sdk::Completion* wanted) {
   while (taken < kBatch && sockets_.receive(message)) {
     ++taken;
     on_message(message);
-    send_ready();
+    sender_.send_ready();
     if (wanted != nullptr && wanted->done()) return TimePoint::min();
   }
   const TimePoint now = std::chrono::steady_clock::now();
@@ -213,13 +84,13 @@ TimePoint Messages::progress(const sdk::Completion* wanted) {
     if (!peer(*rank).lost) suspects_.try_emplace(*rank, now + std::chrono::nanoseconds(base::grace::kBrokenConnection));
   }
   lose_suspects(now);
-  send_ready();
-  for (const int32_t rank : std::exchange(backlog_, {})) send_to(rank);
+  sender_.send_ready();
+  sender_.retry();
   // Last, because all calls above may have consumed the readiness that announced a reply.
   receive_replies();
   if (taken == kBatch) return TimePoint::min();
   TimePoint due = sockets_.limiter().enforce(now);
-  if (!backlog_.empty()) due = std::min(due, now + kRetry);
+  if (sender_.has_backlog()) due = std::min(due, now + kRetry);
   for (const auto& [rank, time] : suspects_) due = std::min(due, time);
   return due;
 }
@@ -235,14 +106,13 @@ void Messages::reject(const char* what) {
 }
 
 void Messages::on_message(Inbound& message) {
-  const std::optional<Header> header =
-      message.frames == 0 ? std::nullopt
-                          : parse(message.frame.data<std::byte>(), message.frame.size(), token_, world_size_);
+  const std::optional<Header> header = message.frames == 0 ? std::nullopt : session_.parse(message.frame);
   const bool has_body = header && header->kind == Kind::kFrame && message.frames == 2;
-  if (!header || header->source == rank_ || header->kind == Kind::kGoodbyeAck || (message.frames != 1 && !has_body)) {
+  if (!header || header->source == session_.rank || header->kind == Kind::kGoodbyeAck ||
+      (message.frames != 1 && !has_body)) {
     return reject("a malformed message");
   }
-  if (header->kind == Kind::kHello && header->value != static_cast<uint64_t>(rank_)) {
+  if (header->kind == Kind::kHello && header->value != static_cast<uint64_t>(session_.rank)) {
     return reject("a message for another rank");
   }
   Peer& other = peer(header->source);
@@ -289,17 +159,15 @@ void Messages::on_goodbye(const Header& goodbye, const Inbound& message) {
   Peer& other = peer(goodbye.source);
   other.leave_reason.assign(message.frame.data<char>() + sizeof goodbye, message.frame.size() - sizeof goodbye);
   other.leaves_after = other.received;
-  sockets_.reply(other.route, compose(header(Kind::kGoodbyeAck)));
+  sockets_.reply(other.route, session_.compose(Kind::kGoodbyeAck));
 }
 
 void Messages::on_reply(Inbound& message) {
-  const std::optional<Header> header =
-      message.frames != 1 ? std::nullopt
-                          : parse(message.frame.data<std::byte>(), message.frame.size(), token_, world_size_);
+  const std::optional<Header> header = message.frames != 1 ? std::nullopt : session_.parse(message.frame);
   if (!header || header->source != Sockets::rank_of(message.route)) return reject("a malformed reply");
   Peer& other = peer(header->source);
   if (header->kind == Kind::kGoodbyeAck) {
-    other.goodbye_acknowledged = true;
+    sender_.confirm_goodbye(header->source);
   } else if (header->kind == Kind::kGoodbye) {
     other.leave_reason.assign(message.frame.data<char>() + sizeof(Header), message.frame.size() - sizeof(Header));
     other.leaves_after = header->value;
@@ -310,7 +178,7 @@ void Messages::on_reply(Inbound& message) {
 void Messages::leave_if_complete(int32_t rank) {
   const Peer& other = peer(rank);
   if (other.lost || !other.leaves_after || other.received < *other.leaves_after) return;
-  lose(rank, decode_reason(other.leave_reason, rank, world_size_));
+  lose(rank, decode_reason(other.leave_reason, rank, session_.world_size));
 }
 
 void Messages::lose_suspects(TimePoint now) {
@@ -322,7 +190,7 @@ void Messages::lose_suspects(TimePoint now) {
       continue;
     }
     suspect = suspects_.erase(suspect);
-    lose(rank, other.leaves_after ? decode_reason(other.leave_reason, rank, world_size_)
+    lose(rank, other.leaves_after ? decode_reason(other.leave_reason, rank, session_.world_size)
                                   : sdk::peer_lost(rank, "its connection broke without a goodbye"));
   }
 }
@@ -330,26 +198,13 @@ void Messages::lose_suspects(TimePoint now) {
 // Fails the operations that need that rank. Its eager messages can still be received.
 void Messages::lose(int32_t rank, const sdk::Failure& why) {
   Peer& other = peer(rank);
-  if (other.lost) return;
+  if (aborted_ || other.lost) return;
   other.lost.emplace(why);
+  sender_.close(rank);
   // A rank that left in order has received what it wanted: libzmq soon returns the buffers that it has.
   const bool in_order = other.leaves_after && other.leave_reason.empty();
   messenger_.lost(rank, why, !in_order);
   sockets_.disconnect(rank);
-}
-
-void Messages::begin_goodbye() {
-  for (auto& [rank, other] : peers_) {
-    if (!other.dialled || other.lost) continue;
-    other.is_leaving = true;
-    send_to(rank);
-  }
-}
-
-bool Messages::goodbye_confirmed() const {
-  return std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
-    return !entry.second.dialled || entry.second.goodbye_acknowledged || entry.second.lost;
-  });
 }
 
 void Messages::end_goodbye() {
@@ -357,8 +212,7 @@ void Messages::end_goodbye() {
   for (auto& [rank, other] : peers_) {
     if (other.route.empty() || (other.lost && !aborted_)) continue;
     // After an abort, messages that were sent may never arrive: peers must not wait for them.
-    const Header goodbye = header(Kind::kGoodbye, aborted_ ? 0 : other.sent);
-    sockets_.reply(other.route, compose(goodbye, reason.data(), reason.size()));
+    sockets_.reply(other.route, session_.compose(Kind::kGoodbye, aborted_ ? 0 : sender_.sent(rank), reason));
   }
 }
 

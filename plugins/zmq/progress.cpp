@@ -13,33 +13,11 @@ using Clock = std::chrono::steady_clock;
 // than a latency of asynchronous operations that users would notice.
 constexpr std::chrono::milliseconds kWatch(1);
 
-// Limits a time to one day from now, so that clock arithmetic cannot overflow.
-TimePoint bounded(TimePoint until) { return std::min(until, Clock::now() + std::chrono::hours(24)); }
-
 }  // namespace
-
-TimePoint deadline_after(int64_t timeout_ns) {
-  constexpr int64_t kYear = INT64_C(365) * 86400 * 1000000000;  // the clock would overflow far beyond it
-  return timeout_ns < 0 || timeout_ns > kYear ? TimePoint::max() : Clock::now() + std::chrono::nanoseconds(timeout_ns);
-}
-
-bool poll_until(std::vector<pollfd>& polled, TimePoint until) {
-  for (pollfd& each : polled) each.revents = 0;
-  const auto left = std::max<std::chrono::nanoseconds>(bounded(until) - Clock::now(), std::chrono::nanoseconds(0));
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
-  const timespec timeout = {seconds.count(), (left - seconds).count()};
-  return ppoll(polled.data(), polled.size(), &timeout, nullptr) > 0;
-}
 
 Driver::Driver(const base::EventFd& wake, const std::vector<int>& descriptors, std::chrono::nanoseconds poll,
                Progress progress, Upkeep upkeep)
-    : wake_(wake),
-      polled_{{wake.get(), POLLIN, 0}},
-      spin_policy_(poll),
-      progress_(std::move(progress)),
-      upkeep_(std::move(upkeep)) {
-  for (const int descriptor : descriptors) polled_.push_back({descriptor, POLLIN, 0});
-}
+    : sleep_(wake, descriptors, poll), progress_(std::move(progress)), upkeep_(std::move(upkeep)) {}
 
 void Driver::wait(Lock& lock, const sdk::Completion& operation, TimePoint deadline) {
   while (!operation.done() && Clock::now() < deadline) {
@@ -50,7 +28,7 @@ void Driver::wait(Lock& lock, const sdk::Completion& operation, TimePoint deadli
     }
     std::condition_variable turn;
     const auto entry = waiting_.insert(waiting_.end(), {&turn, &operation});
-    if (thread_drives_ && sleeping_) wake_.raise();
+    if (thread_drives_) sleep_.wake();
     turn.wait_until(lock, bounded(deadline));
     waiting_.erase(entry);
   }
@@ -83,39 +61,27 @@ void Driver::drive(Lock& lock, const sdk::Completion* operation, TimePoint deadl
     if (operation != nullptr ? operation->done() : stopping_ || upkeep_requested_ || !waiting_.empty()) break;
     const TimePoint now = Clock::now();
     if (now >= deadline) break;
-    if (due > now) sleep(lock, std::min(due, deadline));
+    if (due > now) sleep_.sleep(lock, std::min(due, deadline), operation != nullptr);
   }
   driving_ = thread_drives_ = false;
   driven_for_ = nullptr;
 }
 
-void Driver::sleep(Lock& lock, TimePoint until) {
-  sleeping_ = true;
-  sleeping_until_ = until;
-  const bool polls = driven_for_ != nullptr;
-  lock.unlock();
-  // Polling yields the processor to libzmq's threads.
-  if (!polls || !spin_policy_.poll(until, [this] { return poll_until(polled_, {}); })) poll_until(polled_, until);
-  if (polled_[0].revents != 0) wake_.clear();
-  lock.lock();
-  sleeping_ = false;
-}
-
 TimePoint Driver::step(Lock& lock, TimePoint until) {
-  if (until > Clock::now()) sleep(lock, until);
+  if (until > Clock::now()) sleep_.sleep(lock, until, false);
   return progress_(nullptr);
 }
 
 void Driver::changed(TimePoint due) {
   wake_done();
   const bool finished = driven_for_ != nullptr && driven_for_->done();
-  if (sleeping_ && (finished || due < sleeping_until_)) wake_.raise();
+  sleep_.wake(finished ? TimePoint::min() : due);
 }
 
 void Driver::request_upkeep() {
   upkeep_requested_ = true;
   thread_turn_.notify_one();
-  if (thread_drives_ && sleeping_) wake_.raise();
+  if (thread_drives_) sleep_.wake();
 }
 
 void Driver::run() {
@@ -150,7 +116,7 @@ void Driver::stop() {
   const Lock lock(mutex_);
   stopping_ = true;
   thread_turn_.notify_one();
-  wake_.raise();
+  sleep_.wake();
 }
 
 }  // namespace backplane::zmq

@@ -7,8 +7,6 @@
 // the next operation at once.
 #pragma once
 
-#include <poll.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -18,16 +16,10 @@
 
 #include "backplane/base/event_fd.hpp"
 #include "backplane/sdk/completion.hpp"
-#include "backplane/sdk/spin_policy.hpp"
 #include "options.hpp"
+#include "sleep.hpp"
 
 namespace backplane::zmq {
-
-// When a timeout of the ABI ends; TimePoint::max() for none.
-TimePoint deadline_after(int64_t timeout_ns);
-
-// Polls the descriptors until the given time. Returns true if one of them is ready.
-bool poll_until(std::vector<pollfd>& polled, TimePoint until);
 
 class Driver {
  public:
@@ -54,7 +46,7 @@ class Driver {
   // Makes the group's thread do its upkeep now. Locked.
   void request_upkeep();
   // The descriptors will be closed. Only within progress.
-  void forget_descriptors() { polled_.resize(1); }
+  void forget_descriptors() { sleep_.forget_descriptors(); }
 
   // The body of the group's thread, until stop().
   void run();
@@ -70,21 +62,16 @@ class Driver {
 
   void drive(Lock& lock, const sdk::Completion* operation, TimePoint deadline);
   void stand_by(Lock& lock, TimePoint due);
-  void sleep(Lock& lock, TimePoint until);
   void pass_on();
   void wake_done();
 
-  const base::EventFd& wake_;
-  std::vector<pollfd> polled_;  // wake_ first
-  sdk::SpinPolicy spin_policy_;
+  DescriptorSleep sleep_;  // of the driver
   const Progress progress_;
   const Upkeep upkeep_;
 
   std::mutex mutex_;
   bool driving_ = false;
   bool thread_drives_ = false;
-  bool sleeping_ = false;  // the driver, on the descriptors
-  TimePoint sleeping_until_;
   const sdk::Completion* driven_for_ = nullptr;  // the driver's operation; null for the group's thread
   uint64_t drives_ = 0;                          // by waiting threads
   std::list<Waiter> waiting_;                    // threads that sleep until done or until they may drive

@@ -13,7 +13,7 @@
 
 #include "backplane/base/event_fd.hpp"
 #include "backplane/sdk/spin_policy.hpp"
-#include "progress.hpp"
+#include "sleep.hpp"
 
 namespace backplane::zmq {
 

@@ -7,9 +7,8 @@ import gc
 
 import backplane
 import numpy as np
-from backplane.gradients import (
+from backplane.compat.megengine import (
     AllreduceCallback,
-    GradientReducer,
     bcast_list_,
     get_offsets,
     is_distributed,
@@ -18,6 +17,7 @@ from backplane.gradients import (
     param_pack_split,
     synchronized,
 )
+from backplane.gradients import GradientReducer
 from support import raised
 
 group = backplane.init_process_group()

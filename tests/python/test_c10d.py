@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import textwrap
 from typing import Any
 
 from support import COMMAND, run_ranks
@@ -77,6 +78,55 @@ def test_a_program_may_end_with_an_open_group() -> None:
 def test_an_unknown_backend_of_torch_is_refused() -> None:
     output = run_ranks(1, "c10d?backend=acme", "import backplane; backplane.init_process_group()", code=1)
     assert "torch has no backend acme" in output, output
+
+
+def test_ctrl_c_ends_a_start_that_waits_for_a_peer(tmp_path: pathlib.Path) -> None:
+    """Rank 1 reaches torch's gloo only after a minute. Rank 0 interrupts itself while it waits there."""
+    (tmp_path / "late.py").write_text(
+        textwrap.dedent(
+            """
+            import os, signal, threading, time
+
+            if os.environ["RANK"] == "1":
+                time.sleep(60)
+            else:
+                threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            """
+        )
+    )
+    output = run_ranks(
+        2,
+        "c10d?backend=gloo&module=late",
+        f"""
+        import os
+        import sys
+        import time
+
+        import torch.distributed
+
+        sys.path.insert(0, {str(tmp_path)!r})
+        import backplane
+
+        begin = time.monotonic()
+        try:
+            backplane.init_process_group(timeout=100)
+        except KeyboardInterrupt:
+            assert os.environ["RANK"] == "0"
+        except backplane.CancelledError as error:
+            assert os.environ["RANK"] == "1" and error.peer_rank == 0, error
+        assert time.monotonic() < begin + 30
+        print("passed", flush=True)
+        os._exit(0)  # without the minute
+        """,
+    )
+    assert output.count("passed") == 2, output
+
+
+def test_a_second_name_of_the_backend_is_refused() -> None:
+    arguments = [COMMAND, "check", "--torch", "gloo", "--option", "backend=ucc"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=CHECK_LIMIT, check=False)
+    assert done.returncode == 2, done
+    assert "--torch gloo and --option backend=ucc both name the backend of torch" in done.stderr, done.stderr
 
 
 def test_a_program_that_is_no_python_is_refused() -> None:

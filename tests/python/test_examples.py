@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import backplane
-import backplane.hf
+import backplane.compat.hf
 import numpy as np
 import pytest
 from backplane._ports import free_port
@@ -77,9 +77,9 @@ def test_rpc_from_torch_under_torch(tmp_path: pathlib.Path) -> None:
 @pytest.mark.skipif("zmq" not in BACKENDS, reason="the backend zmq is not built")
 def test_hf_arguments(tmp_path: pathlib.Path) -> None:
     place = f"file://{tmp_path}/"
-    own = backplane.hf.init_process_group("HF_ZMQ_LOCAL?io_threads=1", place + "a", rank=0, world_size=1)
+    own = backplane.compat.hf.init_process_group("HF_ZMQ_LOCAL?io_threads=1", place + "a", rank=0, world_size=1)
     assert own is not None
-    assert not backplane.hf.is_initialized()
+    assert not backplane.compat.hf.is_initialized()
     assert (own.get_rank(), own.get_world_size()) == (0, 1)
     with pytest.raises(ValueError, match="`objs`"):
         own.broadcast([1, 2])
@@ -87,24 +87,24 @@ def test_hf_arguments(tmp_path: pathlib.Path) -> None:
         own.gather(1, [])
     own.destroy()
 
-    assert backplane.hf.init_process_group("hf_barrier", place + "b", rank=0, world_size=1) is None
-    assert backplane.hf.is_initialized()
+    assert backplane.compat.hf.init_process_group("hf_barrier", place + "b", rank=0, world_size=1) is None
+    assert backplane.compat.hf.is_initialized()
     nothing = [None]
-    backplane.hf.broadcast(nothing)
+    backplane.compat.hf.broadcast(nothing)
     assert nothing == [None]
     with pytest.raises(ValueError, match="async_op"):
-        backplane.hf.broadcast(nothing, async_op=True)
-    backplane.hf.destroy_process_group()
+        backplane.compat.hf.broadcast(nothing, async_op=True)
+    backplane.compat.hf.destroy_process_group()
 
-    backplane.hf.init_process_group("self", place + "c", rank=0, world_size=1)
+    backplane.compat.hf.init_process_group("self", place + "c", rank=0, world_size=1)
     arrays = [np.zeros(2)]
-    backplane.hf.gather(np.ones(2), arrays)
+    backplane.compat.hf.gather(np.ones(2), arrays)
     assert (arrays[0] == 1).all()
-    work = backplane.hf.broadcast(arrays[0], async_op=True)
+    work = backplane.compat.hf.broadcast(arrays[0], async_op=True)
     assert work is not None
     work.wait()
-    backplane.hf.barrier()
-    backplane.hf.destroy_process_group()
+    backplane.compat.hf.barrier()
+    backplane.compat.hf.destroy_process_group()
 
 
 def test_gradients() -> None:

@@ -16,7 +16,6 @@ from backplane._types import ReduceOp, Timeout, nanoseconds_or_inherited
 from backplane._work import Work
 
 _default: ProcessGroup | None = None
-reduce_op = ReduceOp  # the name of the first torch.distributed
 
 
 class group:

@@ -168,7 +168,10 @@ int32_t Isolation::init(const bp_backend& backend, const bp_init& init, const st
   std::unique_lock lock(mutex_);
   while (start->status == BP_AGAIN && !deadline.passed() && !cancelled.passed()) {
     changed_.wait_for(lock, std::chrono::milliseconds(20));
-    if (cancelled.infinite() && is_cancelled()) cancelled = Deadline::after(grace::kAbort);
+    if (!cancelled.infinite()) continue;
+    lock.unlock();  // it may call the program
+    if (is_cancelled()) cancelled = Deadline::after(grace::kAbort);
+    lock.lock();
   }
   if (start->status == BP_AGAIN) {
     lock.unlock();

@@ -2,6 +2,7 @@
 #include "group/plugin_instance.hpp"
 
 #include "error.hpp"
+#include "interrupt.hpp"
 
 namespace backplane::core {
 namespace {
@@ -74,8 +75,15 @@ PluginInstance::PluginInstance(const Member& member, std::shared_ptr<const Backe
   const IsolatedCalls isolated = isolated_calls(backend);
   if (isolated != IsolatedCalls::kNone) {
     isolation_ = std::make_shared<Isolation>(member.id, start);
-    status = isolation_->init(
-        backend, start->init, [this] { return host_->abort_requested(); }, &agent_, &err);
+    Deadline next_check = Interruptible::next_check(Deadline::never());
+    const auto is_cancelled = [this, &next_check] {
+      if (next_check.passed()) {
+        if (Interruptible::interrupted()) host_->request_abort("interrupted by the program");
+        next_check = Interruptible::next_check(Deadline::never());
+      }
+      return host_->abort_requested();
+    };
+    status = isolation_->init(backend, start->init, is_cancelled, &agent_, &err);
   } else {
     status = backend.init(&backend, &start->init, &agent_, &err);
   }

@@ -12,6 +12,7 @@ namespace backplane::conformance {
 
 // The conditions under which a case applies. Otherwise it is skipped, and the report names the unmet condition.
 struct Needs {
+  bool groups = true;                                // the backend makes process groups
   uint64_t ops = BP_BIT(BP_SEND) | BP_BIT(BP_RECV);  // native operations, all of them
   uint32_t flags = 0;                                // BP_BACKEND_..., all of them
   uint32_t without = 0;                              // BP_BACKEND_ONE_WORLD, BP_BACKEND_BLOCKING_INIT: none of them

@@ -90,6 +90,7 @@ class Suite {
     report_.backend = facts_.id;
     report_.version = facts_.version;
     for (const auto& [op, capability] : facts_.capabilities) add_cells(capability);
+    if (facts_.kinds == BP_KIND_RPC) report_.notes.push_back("no case tests RPC agents");
     const std::string file = std::filesystem::path(subject_.path).filename();
     if (!subject_.path.empty() && facts_.is_single && file != fmt::format("backplane_{}.so", facts_.id)) {
       report_.notes.push_back(

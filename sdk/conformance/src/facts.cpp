@@ -21,6 +21,7 @@ void describe(Rank& rank) {
                 rank.id(),
                 {"backend", text_of(rank.plugin().vendor), text_of(backend.id), text_of(backend.version),
                  std::to_string(backend.flags)}});
+  channel.send({Record::kFacts, rank.id(), {"kinds", std::to_string(backend.kinds), "", "", ""}});
   if (rank.plugin().backend_count == 1) channel.send({Record::kFacts, rank.id(), {"single", "", "", "", ""}});
   for (uint32_t i = 0; i < backend.capability_count; ++i) {
     const bp_capability& capability = *backend.capabilities[i];
@@ -59,6 +60,8 @@ void Facts::add(const std::vector<std::string>& fields) {
     id = fields[2];
     version = fields[3];
     flags = static_cast<uint32_t>(number(fields[4]));
+  } else if (fields[0] == "kinds") {
+    kinds = static_cast<uint32_t>(number(fields[1]));
   } else if (fields[0] == "single") {
     is_single = true;
   } else if (fields[0] == "refusal") {
@@ -73,7 +76,7 @@ const Case& describing() {
   static const Case which = {.group = "load",
                              .name = "describe",
                              .about = "the descriptor can be read",
-                             .needs = {.ops = 0},
+                             .needs = {.groups = false, .ops = 0},
                              .body = describe,
                              .deadline = 10 * kSecond};
   return which;
@@ -83,6 +86,9 @@ std::string inapplicable(const Case& which, const Facts& facts, int32_t ranks, b
   if (which.needs.file && !from_file) return "the plugin is linked in, there is no file to look at";
   if (!which.loads) return ranks < which.needs.ranks ? fmt::format("needs {} ranks", which.needs.ranks) : "";
   if (!facts.known) return "the plugin cannot be described";
+  if (which.needs.groups && (facts.kinds & BP_KIND_PROCESS_GROUP) == 0) {
+    return facts.kinds == BP_KIND_RPC ? "the backend makes RPC agents only" : "the backend makes no process groups";
+  }
   if (const uint64_t missing = which.needs.ops & ~facts.ops(); missing != 0) {
     std::string names;
     for (uint32_t op = 0; op < BP_OP_COUNT; ++op) {

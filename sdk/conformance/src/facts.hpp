@@ -17,6 +17,7 @@ struct Facts {
   std::string vendor;
   std::string id;
   std::string version;
+  uint32_t kinds = 0;  // BP_KIND_...
   uint32_t flags = 0;
   bool is_single = false;                          // the plugin has no other backend
   std::string refusal;                             // why the backend's probe says BP_UNSUPPORTED; empty if it does not

@@ -4,7 +4,7 @@
 backplane run -n 4 python3 first_calls.py
 """
 
-import backplane as dist
+import backplane.compat.first_torch as dist
 import numpy
 
 dist.init_process_group("tcp", init_method="env://")

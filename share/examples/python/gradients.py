@@ -6,7 +6,7 @@ backplane run -n 2 python3 gradients.py
 
 import backplane as dist
 import numpy
-from backplane.gradients import AllreduceCallback, bcast_list_
+from backplane.compat.megengine import AllreduceCallback, bcast_list_
 
 dist.init_process_group()
 rank = dist.get_rank()

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 
-import backplane.hf as dist
+import backplane.compat.hf as dist
 
 
 def count_files(store_path, rank, size):

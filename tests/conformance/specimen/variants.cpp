@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Correct backends with fewer abilities than the specimen. They test the cases that skip parts for such backends.
+// Correct backends with fewer abilities than the specimen. They test the cases that skip parts for such backends, and
+// those that are skipped for them.
 #include "mutants_init.hpp"
 #include "specimen.hpp"
 
@@ -68,10 +69,23 @@ void narrow(bp_backend& backend) {
   starting<notes_parent>(backend);
 }
 
+int32_t refuses_groups(const bp_backend*, const bp_init*, bp_agent*, bp_error* err) {
+  return bp_error_set(err, BP_INVALID, 0, -1, "the backend makes RPC agents, not process groups");
+}
+
+void rpc_only(bp_backend& backend) {
+  backend.kinds = BP_KIND_RPC;
+  backend.flags = 0;
+  backend.capabilities = nullptr;
+  backend.capability_count = 0;
+  starting<refuses_groups>(backend);
+}
+
 }  // namespace
 
 std::vector<Mutant> variants() {
-  return {{"narrow", "none: it has one world, 16 tag bits and an init that blocks", made<Narrow>, narrow}};
+  return {{"narrow", "none: it has one world, 16 tag bits and an init that blocks", made<Narrow>, narrow},
+          {.name = "rpc-only", .bug = "none: it makes RPC agents, not process groups", .patch_backend = rpc_only}};
 }
 
 }  // namespace backplane::specimen

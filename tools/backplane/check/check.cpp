@@ -269,6 +269,12 @@ void add_check(CLI::App& app, int& exit_code) {
       return;
     }
     if (!settings->torch.empty()) {
+      const auto options = key_values(settings->options);
+      if (const auto other = options.find("backend"); other != options.end()) {
+        throw Failure(kWrongUse, fmt::format("--torch {} and --option backend={} both name the backend of torch; leave "
+                                             "one of them out",
+                                             printable(settings->torch), printable(other->second)));
+      }
       settings->subject = "c10d";
       settings->options.insert(settings->options.begin(), "backend=" + settings->torch);
     }

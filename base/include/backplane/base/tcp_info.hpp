@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The state of a TCP connection. Linux only.
 #pragma once
 
 #include <netinet/in.h>

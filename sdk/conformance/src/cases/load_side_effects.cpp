@@ -145,7 +145,7 @@ std::vector<Case> manners_cases() {
       {.group = "load",
        .name = "probe-harmless",
        .about = "probe reports viability or a reason, and leaks nothing",
-       .needs = {.ops = 0},
+       .needs = {.groups = false, .ops = 0},
        .worlds = {1},
        .body = probe_harmless},
       {.group = "load",

@@ -129,7 +129,7 @@ void bad_value_names_range(Rank& rank) {
 
 Case schema_case(const char* name, const char* about, void (*body)(Rank&)) {
   Case made = {.group = "options", .name = name, .about = about};
-  made.needs = {.ops = 0};
+  made.needs = {.groups = false, .ops = 0};
   made.worlds = {1};
   made.body = body;
   made.deadline = 10 * kSecond;
