@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -28,10 +29,12 @@ struct WorldMember {
   std::string job;   // of the launcher
   std::string host;  // and its processes' numbers
   pid_t process = 0;
+  uint64_t number = 0;         // of the group, as rank 0 has drawn it
+  uint32_t creation_tags = 0;  // reserved for the group
 
   std::string text() const {
     return std::to_string(rank) + "\n" + std::to_string(size) + "\n" + abi + "\n" + job + "\n" + host + "\n" +
-           std::to_string(process) + "\n";
+           std::to_string(process) + "\n" + std::to_string(number) + "\n" + std::to_string(creation_tags) + "\n";
   }
   static WorldMember parse(const std::string& text) {
     WorldMember member;
@@ -41,7 +44,7 @@ struct WorldMember {
     std::getline(lines, member.abi);
     std::getline(lines, member.job);
     std::getline(lines, member.host);
-    lines >> member.process;
+    lines >> member.process >> member.number >> member.creation_tags;
     return member;
   }
 };
@@ -84,13 +87,6 @@ void check_same_world(World& world, const WorldMember& own, int32_t rank, const 
   }
 }
 
-// MPI tells groups that are made at the same time apart by a number. FNV-1a of the group's name.
-int creation_tag(const std::string& name) {
-  uint32_t hash = 2166136261U;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619U;
-  return static_cast<int>(hash % 32768);
-}
-
 constexpr std::array kMessages = {sdk::moves(BP_SEND), sdk::moves(BP_RECV)};
 constexpr auto kMessagesOnly = sdk::pointers(kMessages);
 
@@ -98,17 +94,27 @@ constexpr auto kMessagesOnly = sdk::pointers(kMessages);
 
 // Frees the communicators unless a group has taken them.
 struct Group::Members {
-  // Exchanges the descriptions of the processes, and checks that they are in one world of MPI.
+  // Exchanges the descriptions of the processes, and checks that they are in one world of MPI. The other ranks wait for
+  // that of rank 0 before they give theirs.
   Members(World& world, const sdk::Context& context) : api(world.api()) {
-    const WorldMember own{world.rank(), world.size(), world.api().abi(), launcher_job(), process_space(), ::getpid()};
-    context.host.store_set(key_of(context.rank), own.text());
     const base::Deadline deadline = base::Deadline::after(context.timeout_ns);
+    WorldMember first;
+    if (context.rank == 0) {
+      first.number = world.creation_tags().draw(world.rank());
+    } else {
+      first = WorldMember::parse(await_member(context, 0, deadline));
+    }
+    tags.emplace(world.creation_tags(), first.number);
+    const WorldMember own{world.rank(),    world.size(), world.api().abi(), launcher_job(),
+                          process_space(), ::getpid(),   first.number,      tags->bits()};
+    context.host.store_set(key_of(context.rank), own.text());
     for (int32_t rank = 0; rank < context.world_size; ++rank) {
       WorldMember member = own;
       if (rank != context.rank) {
-        member = WorldMember::parse(await_member(context, rank, deadline));
+        member = rank == 0 ? first : WorldMember::parse(await_member(context, rank, deadline));
         check_same_world(world, own, rank, member);
       }
+      common_tags &= member.creation_tags;
       world_ranks.push_back(member.rank);
       processes.push_back(member.host == own.host ? member.process : 0);
     }
@@ -129,7 +135,9 @@ struct Group::Members {
   Members& operator=(const Members&) = delete;
 
   Api& api;
-  std::vector<int> world_ranks;  // in the order of the group's ranks
+  std::optional<CreationTags::Reservation> tags;
+  uint32_t common_tags = UINT32_MAX;  // those that all members have reserved
+  std::vector<int> world_ranks;       // in the order of the group's ranks
   std::vector<pid_t> processes;
   Comm user{};
   Comm internal{};
@@ -165,7 +173,7 @@ std::unique_ptr<Group> Group::start(const sdk::Context& context) {
   }
   world.abandoned().reap(world.api());
   Members members(world, context);
-  members.user = world.api().create(members.world_ranks, creation_tag(context.name));
+  members.user = world.api().create(members.world_ranks, members.tags->choose(members.common_tags));
   members.internal = world.api().duplicate(members.user);
   members.own = world.api().duplicate(members.user);
   std::unique_ptr<Group> group(new Group(world, context, members));

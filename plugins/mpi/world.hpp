@@ -15,6 +15,7 @@
 
 #include "abandoned.hpp"
 #include "api.hpp"
+#include "creation_tags.hpp"
 #include "progress.hpp"
 
 namespace backplane::mpi {
@@ -44,6 +45,7 @@ class World {
   Api& api() { return *api_; }
   AbandonedRequests& abandoned() { return abandoned_; }
   Progress& progress() { return progress_; }
+  CreationTags& creation_tags() { return creation_tags_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
   std::string text() const;  // library, version and ABI
@@ -64,6 +66,7 @@ class World {
   const std::unique_ptr<Api> api_;
   AbandonedRequests abandoned_;
   Progress progress_{*api_, abandoned_};
+  CreationTags creation_tags_;
   bool is_ours_ = false;  // initialised by this plugin
   bool has_ended_ = false;
   int rank_ = 0;

@@ -219,6 +219,8 @@ TEST_F(MpiFailuresTest, TheProcessEndsAlthoughMpiDoesNotReturn) {
 
 TEST_F(MpiFailuresTest, AWaitDoesNotSleepWhileMpiMovesItsData) { expect_output("steps", {}, "passed"); }
 
+TEST_F(MpiFailuresTest, ThreadsMakeGroupsAtOnce) { job_.expect_passed(2, "groups-at-once"); }
+
 TEST_F(MpiFailuresTest, ThreadsSubmitAndWaitAtOnce) { job_.expect_passed(2, "threads"); }
 
 TEST_F(MpiFailuresTest, OperationsThatNoThreadWaitsForEnd) { job_.expect_passed(2, "unattended"); }

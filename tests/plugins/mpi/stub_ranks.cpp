@@ -77,6 +77,7 @@ int main(int argc, char** argv) {
                                                      {"direct-unmatched", direct_unmatched},
                                                      {"errors", errors},
                                                      {"forked", forked},
+                                                     {"groups-at-once", groups_at_once},
                                                      {"hung", hung},
                                                      {"late", late},
                                                      {"libraries", libraries},

@@ -57,6 +57,7 @@ void direct_killed(const std::string& file);
 void direct_unmatched(const std::string& file);
 void errors(const std::string& file);
 void forked(const std::string& file);
+void groups_at_once(const std::string& file);
 void hung(const std::string& file);
 void late(const std::string& file);
 void libraries(const std::string& file);

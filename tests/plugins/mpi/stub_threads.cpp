@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -105,6 +106,33 @@ void threads(const std::string& file) {
   if (failure) std::rethrow_exception(failure);
   group.barrier();
   expect(count("requests") == 0 && count("messages") == 0 && count("groups") == 0, "nothing left in MPI");
+}
+
+// Two threads make a group of the same processes and name at the same time.
+void groups_at_once(const std::string& file) {
+  ProcessGroup group = ProcessGroup::create(world_options(file));
+  const std::vector<int> members[] = {{0, 1}, {1, 0}};
+  std::vector<std::future<ProcessGroup>> made;
+  struct Release {
+    ~Release() { command("clear=MPI_Comm_create_group"); }
+  };
+  command("hang=MPI_Comm_create_group");
+  {
+    const Release release;
+    for (const std::vector<int>& each : members) {
+      made.push_back(
+          std::async(std::launch::async, [&group, &each] { return group.new_group_by_members(each, "made"); }));
+    }
+    await([] { return calls("hanging MPI_Comm_create_group") == 2; }, "both groups to be made at the same time");
+  }
+  std::vector<ProcessGroup> groups;
+  for (auto& each : made) groups.push_back(each.get());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    std::vector<int32_t> sum(1, i == 0 ? 1 : 100);
+    groups[i].all_reduce(sum);
+    expect(sum[0] == (i == 0 ? 2 : 200), "the ranks of one group to meet in it");
+  }
+  group.barrier();
 }
 
 // No thread waits for these operations; their ends are told.

@@ -93,9 +93,9 @@ std::string setting(const std::string& name, const std::string& otherwise) {
 }
 
 std::string text_of(int code) {
-  constexpr std::array texts = {"no error",          "invalid communicator", "invalid datatype",
-                                "invalid reduction", "invalid request",      "invalid rank",
-                                "invalid message",   "invalid key",          "message truncated"};
+  constexpr std::array texts = {
+      "no error",     "invalid communicator", "invalid datatype", "invalid reduction", "invalid request",
+      "invalid rank", "invalid message",      "invalid key",      "message truncated", "tag in use"};
   if (code >= 0 && static_cast<size_t>(code) < texts.size()) return texts.at(static_cast<size_t>(code));
   const std::lock_guard lock(commands().mutex);
   return "a fault of " + commands().failed + ",\nas the test wants it";

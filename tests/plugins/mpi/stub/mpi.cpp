@@ -93,6 +93,24 @@ int imrecv(const char* function, void* data, Count count, Handle type, Handle* m
   return kSuccess;
 }
 
+// A call of MPI_Comm_create_group.
+class InProgress {
+ public:
+  explicit InProgress(int tag) : tag_(tag) {
+    const std::lock_guard lock(world().mutex);
+    world().creation_tags.insert(tag_);
+  }
+  ~InProgress() {
+    const std::lock_guard lock(world().mutex);
+    world().creation_tags.erase(world().creation_tags.find(tag_));
+  }
+  InProgress(const InProgress&) = delete;
+  InProgress& operator=(const InProgress&) = delete;
+
+ private:
+  const int tag_;
+};
+
 }  // namespace
 
 extern "C" {
@@ -230,10 +248,13 @@ MPI_FUNCTION MPI_Group_free(Handle* group) {
   return kSuccess;
 }
 
-// Blocks until all members have come, as MPI's does.
+// Blocks until all members have come, as MPI's does. Groups with common members may be made at the same time only with
+// different tags.
 MPI_FUNCTION MPI_Comm_create_group(Handle handle, Handle group, int tag, Handle* made) {
+  const InProgress in_progress(tag);
   std::shared_ptr<Comm> comm;
   const auto make = [&comm, group, tag](World& w, const std::shared_ptr<Comm>& /*parent*/) {
+    if (w.creation_tags.count(tag) > 1) return kTagInUse;
     const auto members = w.groups.find(value_of(group));
     if (members == w.groups.end()) return kBadComm;
     std::string name = "create " + std::to_string(tag);

@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,19 @@ constexpr size_t kEager = 4096;
 constexpr std::chrono::microseconds kStep{250};
 
 // Error codes. Their texts are in commands.cpp.
-enum Code { kSuccess, kBadComm, kBadType, kBadOp, kBadRequest, kBadRank, kBadMessage, kBadKey, kTruncated, kCommanded };
+enum Code {
+  kSuccess,
+  kBadComm,
+  kBadType,
+  kBadOp,
+  kBadRequest,
+  kBadRank,
+  kBadMessage,
+  kBadKey,
+  kTruncated,
+  kTagInUse,
+  kCommanded
+};
 
 inline Handle handle_of(uintptr_t value) { return reinterpret_cast<Handle>(value); }
 inline uintptr_t value_of(const void* handle) { return reinterpret_cast<uintptr_t>(handle); }
@@ -161,6 +174,7 @@ struct World {
   std::map<uintptr_t, std::unique_ptr<Request>> requests;
   std::vector<Request*> order;  // of `requests`, oldest first
   std::map<std::string, int> creations;
+  std::multiset<int> creation_tags;  // of the calls of MPI_Comm_create_group in progress
 
   std::shared_ptr<Comm> comm_of(Handle handle);
   // Lets all requests send and receive.
