@@ -107,21 +107,14 @@ class Messenger {
     std::shared_ptr<BorrowedBuffer> buffer;  // owns the sender's buffer; release it once the data is read
   };
 
-  Messenger(int32_t rank, int32_t world_size, std::function<void(int32_t peer)> on_ready)
-      : Messenger(rank, world_size, std::move(on_ready), Limits()) {}
+  Messenger(int32_t rank, int32_t world_size, std::function<void(int32_t peer)> on_ready);
   // For out-of-band data. The transport moves exactly `size` bytes, in the order of these calls, into receive.data, and
   // settles receive.received: neither lost nor abort does it from now on. Called by arrived, under a lock. If it
   // throws, the receive stays with the Messenger.
   using OnData = std::function<void(int32_t peer, uint64_t size, const Receive& receive)>;
 
   Messenger(int32_t rank, int32_t world_size, std::function<void(int32_t peer)> on_ready, const Limits& limits,
-            OnData on_data = {})
-      : rank_(rank),
-        limits_(limits),
-        on_ready_(std::move(on_ready)),
-        on_data_(std::move(on_data)),
-        mailbox_(limits.eager, limits.window),
-        peers_(static_cast<size_t>(world_size)) {}
+            OnData on_data = {});
 
   // Starts a BP_SEND or BP_RECV; null: it is already done. Does not block. Throws the reason if the group was aborted
   // or the peer is lost. The Work must not outlive this object.
@@ -174,46 +167,17 @@ class Messenger {
   void lost(int32_t peer, const Failure& why, bool borrowed_too = false);
 
  private:
-  using Buffer = std::shared_ptr<BorrowedBuffer>;
-  struct Outgoing {  // a message that was announced
-    const std::byte* data;
-    uint64_t size;
-    uint64_t offset;  // bytes passed to the transport
-    Buffer buffer;
-  };
-  struct Incoming {  // an announced message from the peer
-    uint64_t tag;
-    uint64_t size;
-    uint64_t offset;                 // bytes received
-    std::optional<Receive> receive;  // the receive that has taken it
-    Bytes stash;                     // data received after its receive was cancelled
-    bool is_cancelled = false;       // out-of-band: fail `receive` if the message is withdrawn
-  };
-  struct Peer {
-    std::deque<Frame> frames;                            // ready to send, before any data
-    std::map<uint64_t, Outgoing> out;                    // by id
-    std::deque<uint64_t> ready_ids;                      // ids in `out` whose receiver is ready
-    std::map<uint64_t, Incoming> in;                     // by the peer's id
-    std::deque<std::weak_ptr<BorrowedBuffer>> borrowed;  // buffers of frames passed to the transport
-    bool is_sending = false;                             // Bytes were passed to the transport and not confirmed
-    Buffer unconfirmed;                                  // the buffer of their message, if they end it
-    std::vector<Buffer> not_taken;                       // buffers of Bytes that the transport did not take
-    uint64_t window_used = 0;                            // eager bytes at the peer that no receive has taken
-    uint64_t credit_due = 0;                             // eager bytes from it, received and not credited
-    std::optional<Failure> lost;
-
-    void fail_borrowed(const Failure& why);
-    void clear() noexcept;
-  };
+  // messenger_queue_impl.hpp
+  class SendQueue;
+  struct Incoming;
+  struct Peer;
 
   std::unique_ptr<CompletionWork> send_to_self(uint64_t tag, const void* data, uint64_t size);
   static Frame control(uint32_t kind, uint64_t tag, uint64_t id, uint64_t size);
   [[noreturn]] static void refuse_frame(int32_t peer, const std::string& what);
-  Peer& at(int32_t peer) { return peers_[static_cast<size_t>(peer)]; }
+  Peer& at(int32_t peer);
   void queue(int32_t peer, Frame frame);
   bool has_frame(const Peer& peer) const;
-  void take_frame(Peer& peer, Frame& frame);
-  void take_piece(Peer& peer, Frame& frame);
   void announce_arrived(int32_t peer, const Head& head);
   void ready_arrived(int32_t peer, const Head& head);
   void add_credit(int32_t peer, uint64_t size);
@@ -223,8 +187,6 @@ class Messenger {
   void withdraw_arrived(int32_t peer, uint64_t id);
   void cancel_send(int32_t peer, uint64_t id);
   void cancel_recv(const Completion* which);
-  void fail_all(const Failure& why);
-  bool busy() const;
 
   const int32_t rank_;
   const Limits limits_;
@@ -242,4 +204,4 @@ class Messenger {
 
 }  // namespace backplane::sdk
 
-#include "messenger_impl.hpp"
+#include "messenger_queue_impl.hpp"

@@ -8,10 +8,24 @@
 #include "messenger.hpp"
 
 namespace backplane::sdk {
-namespace detail {
-enum FrameKind : uint32_t { kEager = 1, kAnnounce, kReady, kData, kWithdraw, kCredit };
-inline bool carries_data(uint32_t kind) { return kind == kEager || kind == kData; }
-}  // namespace detail
+
+inline Messenger::Messenger(int32_t rank, int32_t world_size, std::function<void(int32_t peer)> on_ready)
+    : Messenger(rank, world_size, std::move(on_ready), Limits()) {}
+
+inline Messenger::Messenger(int32_t rank, int32_t world_size, std::function<void(int32_t peer)> on_ready,
+                            const Limits& limits, OnData on_data)
+    : rank_(rank),
+      limits_(limits),
+      on_ready_(std::move(on_ready)),
+      on_data_(std::move(on_data)),
+      mailbox_(limits.eager, limits.window) {
+  peers_.reserve(static_cast<size_t>(world_size));
+  for (int32_t peer = 0; peer < world_size; ++peer) {
+    peers_.push_back({SendQueue(limits_, static_cast<bool>(on_data_)), {}, {}});
+  }
+}
+
+inline Messenger::Peer& Messenger::at(int32_t peer) { return peers_[static_cast<size_t>(peer)]; }
 
 inline Messenger::Frame Messenger::control(uint32_t kind, uint64_t tag, uint64_t id, uint64_t size) {
   Frame frame;
@@ -87,7 +101,7 @@ inline std::unique_ptr<CompletionWork> Messenger::send(int32_t peer, uint64_t ta
   Peer& p = at(peer);
   if (aborted_) throw Failure(*aborted_);
   if (p.lost) throw Failure(*p.lost);
-  const bool is_eager = size <= limits_.eager && p.window_used + size + kOverhead <= limits_.window;
+  const bool is_eager = size <= limits_.eager && p.sending.has_window(size);
   const uint64_t id = ++next_id_;
   Frame frame = control(is_eager ? detail::kEager : detail::kAnnounce, tag, id, size);
   if (is_eager) frame.head.payload = static_cast<uint32_t>(size);
@@ -95,7 +109,7 @@ inline std::unique_ptr<CompletionWork> Messenger::send(int32_t peer, uint64_t ta
     if (size > 0) frame.copy.assign(bytes, bytes + size);
     frame.data = frame.copy;
     queue(peer, std::move(frame));
-    p.window_used += size + kOverhead;
+    p.sending.use_window(size);
     return nullptr;
   }
   if (!sent) sent = std::make_shared<Completion>();
@@ -106,29 +120,27 @@ inline std::unique_ptr<CompletionWork> Messenger::send(int32_t peer, uint64_t ta
     });
   });
   auto buffer = std::make_shared<BorrowedBuffer>(std::move(sent));
-  std::map<uint64_t, Outgoing> announced;
+  std::map<uint64_t, SendQueue::Announced> announced;
   if (is_eager) {
     frame.data = {bytes, size};
     frame.buffer = std::move(buffer);
   } else {
-    announced.emplace(id, Outgoing{bytes, size, 0, std::move(buffer)});
+    announced.emplace(id, SendQueue::Announced{bytes, size, 0, std::move(buffer)});
   }
   queue(peer, std::move(frame));
-  p.out.merge(announced);  // nothing fails from here on
-  if (is_eager) p.window_used += size + kOverhead;
+  p.sending.announce(announced);  // nothing fails from here on
+  if (is_eager) p.sending.use_window(size);
   return work;
 }
 
 // Under the lock.
 inline void Messenger::queue(int32_t peer, Frame frame) {
   if (aborted_ || at(peer).lost) return;
-  at(peer).frames.push_back(std::move(frame));
+  at(peer).sending.add(std::move(frame));
   on_ready_(peer);
 }
 
-inline bool Messenger::has_frame(const Peer& p) const {
-  return !aborted_ && !p.lost && (!p.frames.empty() || !p.ready_ids.empty() || p.credit_due >= limits_.window / 4);
-}
+inline bool Messenger::has_frame(const Peer& p) const { return !aborted_ && !p.lost && p.sending.has_frame(); }
 
 inline bool Messenger::has_frame(int32_t peer) {
   const std::lock_guard lock(mutex_);
@@ -139,64 +151,26 @@ inline bool Messenger::next(int32_t peer, Frame& frame) {
   const std::lock_guard lock(mutex_);
   Peer& p = at(peer);
   if (!has_frame(p)) return false;
-  take_frame(p, frame);
-  if (!frame.buffer) return true;
-  while (!p.borrowed.empty() && p.borrowed.front().expired()) p.borrowed.pop_front();
-  p.borrowed.emplace_back(frame.buffer);
+  p.sending.take(frame);
   return true;
 }
 
 inline bool Messenger::next(int32_t peer, Bytes& bytes) {
   const std::lock_guard lock(mutex_);
   Peer& p = at(peer);
-  p.unconfirmed.reset();
-  p.is_sending = has_frame(p);
-  if (!p.is_sending) {
+  p.sending.confirm();
+  if (!has_frame(p)) {
     changed_.notify_all();
     return false;
   }
-  Frame frame;
-  take_frame(p, frame);
-  bytes.resize(kHeadSize + frame.data.size());
-  std::memcpy(bytes.data(), &frame.head, kHeadSize);
-  if (!frame.data.empty()) std::memcpy(bytes.data() + kHeadSize, frame.data.data(), frame.data.size());
-  if (!p.out.contains(frame.head.id)) p.unconfirmed = std::move(frame.buffer);
+  p.sending.take(bytes);
   return true;
 }
 
 inline void Messenger::not_carried(int32_t peer) {
   const std::lock_guard lock(mutex_);
-  Peer& p = at(peer);
-  p.is_sending = false;
-  if (p.unconfirmed && p.lost) p.unconfirmed->fail(*p.lost);
-  if (p.unconfirmed && !p.lost) p.not_taken.push_back(p.unconfirmed);
-  p.unconfirmed.reset();
+  at(peer).sending.refuse(at(peer).lost);
   changed_.notify_all();
-}
-
-inline void Messenger::take_frame(Peer& p, Frame& frame) {
-  if (!p.frames.empty()) {
-    frame = std::move(p.frames.front());
-    p.frames.pop_front();
-  } else if (!p.ready_ids.empty()) {
-    take_piece(p, frame);
-  } else {
-    frame = control(detail::kCredit, 0, 0, std::exchange(p.credit_due, 0));
-  }
-}
-
-inline void Messenger::take_piece(Peer& p, Frame& frame) {
-  const auto message = p.out.find(p.ready_ids.front());
-  Outgoing& m = message->second;
-  const uint64_t size = on_data_ ? m.size : std::min(m.size - m.offset, limits_.piece);
-  frame = control(detail::kData, 0, message->first, m.size);
-  if (!on_data_) frame.head.payload = static_cast<uint32_t>(size);
-  frame.data = {m.data + m.offset, size};
-  frame.buffer = m.buffer;
-  m.offset += size;
-  if (m.offset < m.size) return;
-  p.out.erase(message);
-  p.ready_ids.pop_front();
 }
 
 inline void Messenger::arrived(int32_t peer, std::span<const std::byte> bytes) {
@@ -227,7 +201,7 @@ inline void Messenger::arrived(int32_t peer, const Head& head, std::span<const s
       return withdraw_arrived(peer, head.id);
     case detail::kCredit: {
       const std::lock_guard lock(mutex_);
-      at(peer).window_used -= std::min(at(peer).window_used, head.size);
+      at(peer).sending.return_window(head.size);
       return;
     }
     default:
@@ -251,13 +225,10 @@ inline void Messenger::announce_arrived(int32_t peer, const Head& head) {
 
 inline void Messenger::ready_arrived(int32_t peer, const Head& head) {
   const std::lock_guard lock(mutex_);
-  Peer& p = at(peer);
-  const auto message = p.out.find(head.id);
-  if (message == p.out.end()) return;  // it was withdrawn
-  if (head.size != 0) {                // its receive was too small; it counts as received
-    p.out.erase(message);
-  } else if (std::find(p.ready_ids.begin(), p.ready_ids.end(), head.id) == p.ready_ids.end()) {
-    p.ready_ids.push_back(head.id);
+  SendQueue& sending = at(peer).sending;
+  if (head.size != 0) {  // its receive was too small; it counts as received
+    sending.receiver_discards(head.id);
+  } else if (sending.receiver_is_ready(head.id)) {
     on_ready_(peer);
   }
 }
@@ -265,8 +236,7 @@ inline void Messenger::ready_arrived(int32_t peer, const Head& head) {
 // An eager message of the peer was received. The mailbox's lock is held.
 inline void Messenger::add_credit(int32_t peer, uint64_t size) {
   const std::lock_guard lock(mutex_);
-  at(peer).credit_due += size;
-  if (at(peer).credit_due >= limits_.window / 4) on_ready_(peer);
+  if (at(peer).sending.add_credit(size)) on_ready_(peer);
 }
 
 // A receive has matched an announced message; null: it is too small. The mailbox's lock is held.
@@ -345,21 +315,7 @@ inline void Messenger::withdraw_arrived(int32_t peer, uint64_t id) {
 // No effect once all frames of the message have been given out.
 inline void Messenger::cancel_send(int32_t peer, uint64_t id) {
   const std::lock_guard lock(mutex_);
-  Peer& p = at(peer);
-  if (const auto message = p.out.find(id); message != p.out.end()) {
-    queue(peer, control(detail::kWithdraw, 0, id, 0));
-    message->second.buffer->fail(cancelled_);
-    p.out.erase(message);
-    std::erase(p.ready_ids, id);
-    return;
-  }
-  const auto frame = std::find_if(p.frames.begin(), p.frames.end(), [id](const Frame& f) {
-    return f.head.kind == detail::kEager && f.buffer && f.head.id == id;
-  });
-  if (frame == p.frames.end()) return;
-  frame->buffer->fail(cancelled_);
-  p.window_used -= std::min<uint64_t>(p.window_used, frame->head.payload + kOverhead);
-  p.frames.erase(frame);
+  if (at(peer).sending.cancel(id, cancelled_)) on_ready_(peer);
 }
 
 // A waiting receive fails. If its message is in transit, the next receive gets the message with the data so far;
