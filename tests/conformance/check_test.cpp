@@ -53,6 +53,16 @@ TEST(Check, FindsABackendByName) {
   EXPECT_TRUE(contains(outcome.out, "inproc 1.0.0 (Backplane (built in)) at 2 ranks: 1 passed")) << outcome.out;
 }
 
+TEST(Check, TestsTheApiOverABackend) {
+  const Outcome outcome = check({"--api", "inproc", "-n", "2", "--filter", "p2p.any-tag", "--filter", "time.zero*"});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_TRUE(contains(outcome.out, "known: p2p.any-tag: programs cannot send with the tags of the core"))
+      << outcome.out;
+  EXPECT_TRUE(
+      contains(outcome.out, "inproc 1.0.0 (Backplane (C++ API)) at 2 ranks: 2 passed, 0 failed, 1 known, 0 skipped"))
+      << outcome.out;
+}
+
 TEST(Check, PrintsJson) {
   const Outcome outcome = quick({kSpecimen, "--format", "json", "--seed", "11"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -243,6 +253,10 @@ TEST(CheckWrongUse, OpensNothingButFiles) {
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   expect_wrong_use({fifo}, fifo + " is not a regular file; name a plugin file, or a backend");
   expect_wrong_use({"/dev/null"}, "/dev/null is not a regular file");
+}
+
+TEST(CheckWrongUse, RefusesAFileBelowTheApi) {
+  expect_wrong_use({"--api", kSpecimen}, "--api: name a backend, not a file");
 }
 
 TEST(CheckWrongUse, RefusesALayer) {

@@ -41,7 +41,8 @@ Report sample() {
   report.results[2].reason = report.results[3].reason = "needs any-source";
   report.matrix = {{BP_SEND, BP_U8, 0, BP_HOST, 3, 0},
                    {BP_ALL_REDUCE, BP_F32, BP_SUM, BP_HOST, 1, 1},
-                   {BP_ALL_REDUCE, BP_C128, BP_SUM, BP_HOST, 0, 0}};
+                   {BP_ALL_REDUCE, BP_C128, BP_SUM, BP_HOST, 0, 0},
+                   {BP_SCAN, BP_F32, BP_MAX, BP_HOST, 1, 0}};
   return report;
 }
 
@@ -82,6 +83,7 @@ TEST(TextReport, ShowsTheMatrix) {
   EXPECT_EQ(mark(text, "send ", "f32"), ' ') << text;
   EXPECT_EQ(mark(text, "all_reduce sum ", "f32"), '!') << text;
   EXPECT_EQ(mark(text, "all_reduce sum ", "c128"), '.') << text;
+  EXPECT_EQ(mark(text, "scan max ", "f32"), '+') << text;
 }
 
 TEST(TextReport, MovesNoCursor) {

@@ -46,9 +46,7 @@ const char* verdict_name(Verdict verdict) {
 
 std::string full_name(const Result& result) { return result.group + "." + result.name; }
 
-bool is_reduction(uint32_t op) {
-  return op == BP_REDUCE || op == BP_ALL_REDUCE || op == BP_REDUCE_SCATTER || op == BP_REDUCE_SCATTERV;
-}
+bool is_reduction(uint32_t op) { return op < BP_OP_COUNT && (BP_BIT(op) & BP_REDUCTIONS) != 0; }
 
 std::array<size_t, 4> count_verdicts(const Report& report) {
   std::array<size_t, 4> counts = {};

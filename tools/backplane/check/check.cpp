@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 
+#include "check/api_backend.hpp"
 #include "check/filters.hpp"
 #include "check/known_failures.hpp"
 #include "check/subject.hpp"
@@ -46,7 +47,8 @@ Examples:
   backplane check ./backplane_acme.so -n 4
   backplane check zmq --filter p2p --filter 'collectives.all-*'
   backplane check gloo --option iface=lo --format junit -o report.xml
-  backplane check --torch gloo -n 2 --timeout-scale 3)";
+  backplane check --torch gloo -n 2 --timeout-scale 3
+  backplane check --api shm -n 2)";
 
 struct CheckSettings {
   std::string subject;
@@ -63,6 +65,7 @@ struct CheckSettings {
   std::vector<std::string> options;
   std::string expected_failures;
   std::string buffers = "host";
+  bool api = false;
   bool thorough = false;
   bool list = false;
 };
@@ -84,6 +87,7 @@ std::map<std::string, std::string> key_values(const std::vector<std::string>& wo
 // The beginning of the command that reproduces a failure. The library appends the subject and the case.
 std::string reproduction(const CheckSettings& settings) {
   std::string command = "backplane check";
+  if (settings.api) command += " --api";
   if (!settings.backend.empty()) command += " --backend " + shell_quoted(settings.backend);
   for (const std::string& option : settings.options) command += " --option " + shell_quoted(option);
   if (settings.buffers != "host") command += " --buffers " + settings.buffers;
@@ -162,6 +166,20 @@ int report_refusal(const CheckSettings& settings, const FoundSubject& found) {
   return kFailed;
 }
 
+// Puts the C++ API between the suite and the backend.
+void test_api(FoundSubject& found, conformance::Settings& suite) {
+  if (found.subject.backend.empty()) {
+    throw Failure(kWrongUse,
+                  "--api: name a backend, not a file; programs find a backend by its name, also in the folders of "
+                  "BACKPLANE_PLUGIN_PATH");
+  }
+  if (!found.refusal.empty()) throw Failure(kFailed, found.refusal);
+  suite.known_failures.merge(api_differences());
+  found.subject.entry = api_plugin(found.subject.backend, found.subject.options);
+  found.subject.path.clear();
+  found.subject.options.clear();
+}
+
 int check(const CheckSettings& settings) {
   if (!settings.badge.empty() && !settings.filters.empty()) {
     throw Failure(kWrongUse, "--badge: a badge stands for the whole check; omit --filter");
@@ -176,12 +194,14 @@ int check(const CheckSettings& settings) {
   suite.command = reproduction(settings);
   suite.filters = chosen_cases(settings.filters, level);
   if (!settings.expected_failures.empty()) suite.known_failures = read_known_failures(settings.expected_failures);
-  suite.in_child = [](int32_t rank) {
+  suite.in_child = [api = settings.api](int32_t rank) {
     for (const auto& [name, value] : extra_variables(rank)) ::setenv(name.c_str(), value.c_str(), 1);
+    if (api) load_api_backend();
   };
   suite.pmix_server = pmix_server();
-  const FoundSubject found =
+  FoundSubject found =
       find_subject(settings.subject, settings.backend, key_values(settings.options), settings.timeout_scale);
+  if (settings.api) test_api(found, suite);
   for (const std::string& file : {settings.output, settings.badge}) {
     if (!file.empty()) write_report(file, "");  // reports an unwritable file before the check
   }
@@ -261,6 +281,9 @@ void add_check(CLI::App& app, int& exit_code) {
                    "torch")
       ->option_text("NAME")
       ->excludes("subject");
+  command
+      ->add_flag("--api", settings->api, "Test libbackplane over this backend: each operation is a call of the C++ API")
+      ->excludes("--backend");
   command->add_flag("--list", settings->list, "List the cases, do not check");
   command->callback([settings, &exit_code] {
     if (settings->list) {
