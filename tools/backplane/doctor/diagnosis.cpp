@@ -10,7 +10,9 @@
 namespace backplane::tool {
 namespace {
 
-void append(Findings& findings, Findings more) { std::move(more.begin(), more.end(), std::back_inserter(findings)); }
+void append_findings(Findings& findings, Findings more) {
+  std::move(more.begin(), more.end(), std::back_inserter(findings));
+}
 
 Findings absence_findings(const Observations& seen) {
   Findings findings;
@@ -32,7 +34,7 @@ Findings absence_findings(const Observations& seen) {
   return findings;
 }
 
-Findings merged(const Findings& findings) {
+Findings merge_hosts(const Findings& findings) {
   Findings result;
   for (const Finding& each : findings) {
     const auto same = std::find_if(result.begin(), result.end(), [&each](const Finding& other) {
@@ -54,12 +56,12 @@ Findings diagnose(const Observations& seen) {
   std::copy_if(seen.ranks.begin(), seen.ranks.end(), std::back_inserter(hosts),
                [](const Facts& each) { return each.is_whole; });
   Findings findings = absence_findings(seen);
-  for (const Facts& host : hosts) append(findings, host_findings(host, hosts.size() == 1));
-  append(findings, job_findings(seen.ranks));
-  append(findings, network_findings(hosts, seen.paths));
+  for (const Facts& host : hosts) append_findings(findings, host_findings(host, hosts.size() == 1));
+  append_findings(findings, job_findings(seen.ranks));
+  append_findings(findings, network_findings(hosts, seen.paths));
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& left, const Finding& right) { return left.severity > right.severity; });
-  return merged(findings);
+  return merge_hosts(findings);
 }
 
 }  // namespace backplane::tool

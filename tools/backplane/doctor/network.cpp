@@ -24,9 +24,9 @@
 namespace backplane::tool {
 namespace {
 
-constexpr std::chrono::seconds kSilence{2};    // after which a connection has failed
-constexpr double kStreamSeconds = 0.2;         // a stream that takes longer measures the bandwidth
-constexpr uint64_t kSmallestStream = 1 << 16;  // bytes; doubled until it takes that long
+constexpr std::chrono::seconds kPeerSilence{2};  // after which a connection has failed
+constexpr double kStreamSeconds = 0.2;           // a stream that takes longer measures the bandwidth
+constexpr uint64_t kSmallestStream = 1 << 16;    // bytes; doubled until it takes that long
 constexpr uint64_t kLargestStream = 1 << 26;
 constexpr size_t kChunk = 256 * 1024;  // bytes per call
 constexpr int kRoundTrips = 50;
@@ -55,11 +55,11 @@ SocketAddress socket_address(const std::string& text, uint16_t port) {
 
 int64_t wall_clock() { return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-// Fails if its peer is silent for kSilence.
+// Fails if its peer is silent for kPeerSilence.
 class Connection {
  public:
   explicit Connection(base::Descriptor socket) : socket_(std::move(socket)) {
-    const timeval silence = {kSilence.count(), 0};
+    const timeval silence = {kPeerSilence.count(), 0};
     const int on = 1;
     ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &silence, sizeof silence);
     ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &silence, sizeof silence);
@@ -126,7 +126,7 @@ base::Descriptor connect_to(const Endpoint& endpoint) {
   if (::connect(socket.get(), address.get(), address.size) != 0) {
     if (errno != EINPROGRESS) fail_connection();
     pollfd connected = {socket.get(), POLLOUT, 0};
-    constexpr int kLimit = std::chrono::milliseconds(kSilence).count();
+    constexpr int kLimit = std::chrono::milliseconds(kPeerSilence).count();
     if (::poll(&connected, 1, kLimit) == 0) fail_connection(ETIMEDOUT);
     int error = 0;
     socklen_t size = sizeof error;
