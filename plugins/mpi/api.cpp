@@ -60,11 +60,14 @@ class ApiOf final : public Api {
     int level = 0;
     if (ours) {
       check("MPI_Init_thread", f_.init_thread(nullptr, nullptr, Abi::thread_multiple, &level));
-      for (const Predefined comm : {kWorld, kSelf}) {
-        check("MPI_Comm_set_errhandler", f_.comm_set_errhandler(predefined_[comm], predefined_[kErrorsReturn]));
-      }
     } else {
       check("MPI_Query_thread", f_.query_thread(&level));
+    }
+    if constexpr (std::is_same_v<Abi, StandardAbi>) {
+      call("MPI_Comm_create_errhandler", f_.comm_create_errhandler, &return_error<Handle>, &errors_return_);
+    }
+    for (const Predefined comm : {kWorld, kSelf}) {
+      if (ours) call("MPI_Comm_set_errhandler", f_.comm_set_errhandler, predefined_[comm], errors_return_);
     }
     serves_all_threads_ = level >= Abi::thread_multiple;
     return ours;
@@ -281,7 +284,7 @@ class ApiOf final : public Api {
   Comm with_errors_returned(Handle comm) {
     Owned made(f_.comm_free);
     made.handle = comm;
-    call("MPI_Comm_set_errhandler", f_.comm_set_errhandler, comm, predefined_[kErrorsReturn]);
+    call("MPI_Comm_set_errhandler", f_.comm_set_errhandler, comm, errors_return_);
     made.handle = Handle{};
     return Comm{number_of(comm)};
   }
@@ -369,6 +372,7 @@ class ApiOf final : public Api {
 
   const int max_int_count_;
   const std::array<Handle, kPredefinedCount> predefined_;
+  Handle errors_return_ = predefined_[kErrorsReturn];
   const Functions<Abi> f_;
   const CollectiveFunctions<Abi, int> narrow_;
   std::optional<CollectiveFunctions<Abi, int64_t>> wide_;  // of MPI 4

@@ -54,6 +54,11 @@ struct CollectiveFunctions {
   }
 };
 
+// An error handler after which functions return the error. MPICH 5.0.2 numbers MPI_ERRORS_ABORT and MPI_ERRORS_RETURN
+// of the standard ABI the other way round.
+template <typename Handle>
+void return_error(Handle* /*comm*/, int* /*code*/, ...) {}
+
 // Tolerance of failed processes (ULFM).
 template <typename Abi>
 struct FailureFunctions {
@@ -92,6 +97,7 @@ struct Functions {
   int (*comm_rank)(Handle, int*);
   int (*comm_size)(Handle, int*);
   int (*comm_get_attr)(Handle, int, void*, int*);
+  int (*comm_create_errhandler)(void (*)(Handle*, int*, ...), Handle*);
   int (*comm_set_errhandler)(Handle, Handle);
   int (*comm_group)(Handle, Handle*);
   int (*group_incl)(Handle, int, const int*, Handle*);
@@ -126,6 +132,7 @@ struct Functions {
     library.find("MPI_Comm_rank", comm_rank);
     library.find("MPI_Comm_size", comm_size);
     library.find("MPI_Comm_get_attr", comm_get_attr);
+    library.find("MPI_Comm_create_errhandler", comm_create_errhandler);
     library.find("MPI_Comm_set_errhandler", comm_set_errhandler);
     library.find("MPI_Comm_group", comm_group);
     library.find("MPI_Group_incl", group_incl);

@@ -93,9 +93,10 @@ std::string setting(const std::string& name, const std::string& otherwise) {
 }
 
 std::string text_of(int code) {
-  constexpr std::array texts = {
-      "no error",     "invalid communicator", "invalid datatype", "invalid reduction", "invalid request",
-      "invalid rank", "invalid message",      "invalid key",      "message truncated", "tag in use"};
+  constexpr std::array texts = {"no error",          "invalid communicator", "invalid datatype",
+                                "invalid reduction", "invalid request",      "invalid rank",
+                                "invalid message",   "invalid key",          "message truncated",
+                                "tag in use",        "invalid error handler"};
   if (code >= 0 && static_cast<size_t>(code) < texts.size()) return texts.at(static_cast<size_t>(code));
   const std::lock_guard lock(commands().mutex);
   return "a fault of " + commands().failed + ",\nas the test wants it";
@@ -142,5 +143,18 @@ __attribute__((visibility("default"))) const void* backplane_stub_memory(const c
     }
   }
   return nullptr;
+}
+
+__attribute__((visibility("default"))) int MPI_Comm_create_errhandler(void (*function)(Handle*, int*, ...),
+                                                                      Handle* made) {
+  *made = reinterpret_cast<Handle>(function);
+  return enter("MPI_Comm_create_errhandler");
+}
+
+__attribute__((visibility("default"))) int MPI_Error_string(int code, char* text, int* size) {
+  const std::string found = text_of(code);
+  *size = static_cast<int>(found.copy(text, found.size()));
+  text[*size] = '\0';
+  return kSuccess;
 }
 }

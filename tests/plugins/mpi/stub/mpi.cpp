@@ -180,11 +180,6 @@ MPI_FUNCTION MPI_Finalize() {
   return kSuccess;
 }
 
-MPI_FUNCTION MPI_Error_string(int code, char* text, int* size) {
-  copy_text(text_of(code), text, size);
-  return kSuccess;
-}
-
 MPI_FUNCTION MPI_Comm_rank(Handle handle, int* rank) {
   return with_comm("MPI_Comm_rank", handle, [rank](World& /*w*/, const std::shared_ptr<Comm>& comm) {
     *rank = comm->rank;
@@ -209,9 +204,11 @@ MPI_FUNCTION MPI_Comm_get_attr(Handle handle, int key, void* value, int* found) 
   });
 }
 
-MPI_FUNCTION MPI_Comm_set_errhandler(Handle handle, Handle /*handler*/) {
-  return with_comm("MPI_Comm_set_errhandler", handle,
-                   [](World& /*w*/, const std::shared_ptr<Comm>& /*comm*/) { return kSuccess; });
+// Predefined ones, whose numbers differ in MPICH 5.0.2, are refused.
+MPI_FUNCTION MPI_Comm_set_errhandler(Handle handle, Handle handler) {
+  return with_comm("MPI_Comm_set_errhandler", handle, [handler](World& /*w*/, const std::shared_ptr<Comm>& /*comm*/) {
+    return value_of(handler) < kPredefinedEnd ? kBadHandler : kSuccess;
+  });
 }
 
 MPI_FUNCTION MPI_Comm_group(Handle handle, Handle* group) {

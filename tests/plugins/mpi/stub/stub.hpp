@@ -45,6 +45,7 @@ constexpr int kAnyTag = -2;
 constexpr int kTagUb = 501;
 constexpr int kMultiple = 4096;
 constexpr uintptr_t kInPlace = 1;
+constexpr uintptr_t kPredefinedEnd = 0x1000;  // handles of MPI are below
 
 // Larger messages are read from the program's memory after the call that starts them.
 constexpr size_t kEager = 4096;
@@ -64,6 +65,7 @@ enum Code {
   kBadKey,
   kTruncated,
   kTagInUse,
+  kBadHandler,
   kCommanded
 };
 
