@@ -91,7 +91,7 @@ bool FrameTransport::progress(sdk::Poller::Sleep& sleep) {
   const Clock::time_point now = Clock::now();
   losses_.check(now);
   if (busy) last_busy_ = now;
-  if (busy || now - last_busy_ >= spin_policy_.limit() || !spin_policy_.pays(now)) return busy;
+  if (busy || now - last_busy_ >= spin_policy_.limit() || !spin_policy_.is_worthwhile(now)) return busy;
   spin_policy_.yield(now);  // a reply often follows soon
   return true;
 }

@@ -59,7 +59,7 @@ bool Operation::wait_long(int64_t timeout_ns) {
     if (now >= deadline.at()) return false;
     if (group_.poll_time.is_step(now - before)) step = now;
     if (now < busy || step == now) continue;
-    if (now - step < spin.limit() && spin.pays(now)) {
+    if (now - step < spin.limit() && spin.is_worthwhile(now)) {
       now = spin.yield(now);
     } else {
       const auto pause = std::clamp<Clock::duration>((now - step) / kPausePart, kShortestPause, kLongestPause);

@@ -112,7 +112,7 @@ class Waiter {
   // Yields. Returns false if another thread computes, so that sleeping is better than another yield.
   bool yield_once() {
     const sdk::SpinPolicy::Clock::time_point now = sdk::SpinPolicy::Clock::now();
-    return yields_.pays(now) && yields_.pays(yields_.yield(now));
+    return yields_.is_worthwhile(now) && yields_.is_worthwhile(yields_.yield(now));
   }
 
  private:
@@ -206,7 +206,7 @@ WaitResult Waiter::until(LazyDeadline& deadline, const Ready& ready) {
       continue;  // handlers may have taken long, which is no yield
     }
     // With more ranks than processors a yield runs another rank, however long that computes.
-    if (now < yielding_until && (!spins() || yields_.pays(now))) {
+    if (now < yielding_until && (!spins() || yields_.is_worthwhile(now))) {
       yields_.yield(now);
       if (ready(Poll::kFull)) return WaitResult::kReady;
       continue;

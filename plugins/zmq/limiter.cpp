@@ -137,7 +137,7 @@ TimePoint ConnectionLimiter::enforce(TimePoint now) {
   const size_t most = base::max_pending_connections();
   const auto are_too_many = [&] { return pending_.size() > missing && g_pending > most; };
   // Those that have sent nothing first: a rank sends at once, but on a busy machine this process may accept many
-  // strangers before it reads that. The newest may be of ranks that have only just connected.
+  // connections from outside the job before it reads that. The newest may be of ranks that have only just connected.
   size_t older = pending_.size() - std::min(missing, pending_.size());
   for (auto each = pending_.begin(); older > 0 && are_too_many(); --older) {
     Connection& connection = (each++)->second;

@@ -59,7 +59,7 @@ TEST(SpinPolicyTest, GivesUpBesideAThreadThatComputes) {
     done.store(true);
     computing.join();
     const Clock::time_point late = Clock::now() + minutes(1);
-    while (!policy.pays(Clock::now()) && Clock::now() < late) std::this_thread::yield();
+    while (!policy.is_worthwhile(Clock::now()) && Clock::now() < late) std::this_thread::yield();
     EXPECT_TRUE(policy.poll(Clock::time_point::max(), [] { return true; })) << "it never tries again";
   }).join();
 }

@@ -130,7 +130,7 @@ Error Failures::break_group(const Error& cause) {
 
 std::optional<Error> Failures::agree_on(const Error& mine, Deadline deadline) {
   const std::string proposal = fmt::format("{} {} {}", mine.status(), mine.peer_rank(), mine.what());
-  const std::string first = config_.store->view()->compare_set("verdict", "", proposal, deadline);
+  const std::string first = config_.store->view()->compare_set("failure", "", proposal, deadline);
   const size_t rank = first.find(' ') + 1;
   const size_t text = first.find(' ', rank) + 1;
   std::optional<Error> other;

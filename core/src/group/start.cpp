@@ -43,7 +43,7 @@ struct CommonFailure : Error {
 // problem of the first member on which it failed. Costs each member three store calls.
 std::string outcome_of(Store& store, int32_t world_size, const std::string& step, const std::string& problem,
                        Deadline deadline) {
-  const std::string key = step + "/verdict";
+  const std::string key = step + "/outcome";
   if (!problem.empty()) return store.compare_set(key, "", problem, deadline);
   if (store.add(step + "/done", 1, deadline) == world_size) store.compare_set(key, "", kStarted, deadline);
   const std::string outcome = store.get(key, deadline);
@@ -114,7 +114,7 @@ std::string publish_failure(const Group& group, const Error& cause, bool is_comm
           : Error(cause.status(), fmt::format("group '{}' cannot start: {}", config.name, cause.what()), config.rank);
   const std::string failure = encode_failure(common);
   try {
-    const std::string outcome = config.store->compare_set("start/verdict", "", failure, Deadline::after(kPublishNs));
+    const std::string outcome = config.store->compare_set("start/outcome", "", failure, Deadline::after(kPublishNs));
     if (outcome == failure && job.reporter && !is_loss && !is_common) {
       job.reporter->tell(
           {Query::Kind::kBroken, config.key, config.rank, 0, common.status(), common.peer_rank(), common.what()});

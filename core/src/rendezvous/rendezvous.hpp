@@ -46,7 +46,7 @@ Rendezvous rendezvous(const RendezvousRequest& request);
 void join(Store& store, int32_t rank, int32_t world_size, const std::string& identity, Deadline deadline);
 
 // In the store of a join: exists once it has succeeded or failed.
-inline constexpr const char* kJoinedKey = "bp/join/verdict";
+inline constexpr const char* kJoinedKey = "bp/join/outcome";
 
 // Makes all ranks that join in `store`, now or later, fail with BP_INVALID and this text, because a rank cannot join.
 // No effect once all have joined. Does not wait for them.

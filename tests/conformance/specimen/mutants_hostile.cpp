@@ -179,7 +179,7 @@ std::vector<Mutant> hostile_mutants() {
       {"hostile.late-rank", "idle connections are kept in any number", made<KeepsIdleConnections>},
       {"hostile.other-secret", "the key is not checked in a job with a secret", made<IgnoresKey<in_jobs_with_secret>>},
       {"hostile.no-secret", "a hello without a key is accepted", made<AcceptsMissingKey>},
-      {"hostile.early-stranger", "the first connection is accepted as the missing rank", made<AcceptsFirstConnection>},
+      {"hostile.early-outsider", "the first connection is accepted as the missing rank", made<AcceptsFirstConnection>},
       {"hostile.impostor", "the key is not checked in a job without a secret", made<IgnoresKey<in_jobs_without>>},
   };
 }

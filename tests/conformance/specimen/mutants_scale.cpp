@@ -91,8 +91,8 @@ struct LosesTheLast : Specimen {  // of 65,536 messages
   int arrived_ = 0;
 };
 
-// A stranger's connection while a rank is missing has an effect.
-class FearsStrangers : public Specimen {
+// A connection from outside the job, while a rank is missing, has an effect.
+class IsDisturbedAtStart : public Specimen {
  protected:
   bool is_starting() const {
     int32_t known = 0;
@@ -101,7 +101,7 @@ class FearsStrangers : public Specimen {
   }
 };
 
-class EndsAtStart final : public FearsStrangers {
+class EndsAtStart final : public IsDisturbedAtStart {
   bool hear(PendingConnection& pending) override {
     const bool goes_on = Specimen::hear(pending);
     if (!goes_on && pending.fd >= 0 && pending.have < sizeof pending.hello && is_starting()) std::abort();
@@ -109,7 +109,7 @@ class EndsAtStart final : public FearsStrangers {
   }
 };
 
-class RefusesToStart final : public FearsStrangers {
+class RefusesToStart final : public IsDisturbedAtStart {
   uint32_t judge(const Hello& hello, bool& trusted) override {
     if (hello.magic != kMagic && is_starting()) disturbed_ = true;
     return Specimen::judge(hello, trusted);
@@ -117,7 +117,7 @@ class RefusesToStart final : public FearsStrangers {
   void await_others(TimePoint deadline) override {
     Specimen::await_others(deadline);
     const Lock lock(mutex_);
-    if (disturbed_) throw sdk::Failure(BP_INTERNAL, "a stranger has disturbed the start");
+    if (disturbed_) throw sdk::Failure(BP_INTERNAL, "a connection from outside the job has disturbed the start");
   }
   bool disturbed_ = false;
 };
@@ -142,8 +142,8 @@ std::vector<Mutant> scale_mutants() {
       {"p2p.hundred-thousand:2", "each message costs 64 bytes", made<KeepsMemoryOfMessages<64>>},
       {"order.memory-per-operation", "each collective costs 2 KiB", made<KeepsMemoryOfCollectives>},
       {"order.hundred-thousand", "results are wrong after 65,535 operations", made<Spoils<after_65535>>},
-      {"hostile.at-start", "a stranger that leaves while a rank is missing ends the process", made<EndsAtStart>},
-      {"hostile.at-start:2", "a stranger's bytes fail the start", made<RefusesToStart>},
+      {"hostile.at-start", "an outsider that disconnects while a rank is missing ends the process", made<EndsAtStart>},
+      {"hostile.at-start:2", "an outsider's bytes fail the start", made<RefusesToStart>},
   };
 }
 

@@ -101,7 +101,7 @@ TEST(ZmqFaults, APeerThatDoesNotAnswerIsNamed) {
   EXPECT_EQ(received.peer_rank, 1);
 }
 
-// For example while strangers hold all that there are.
+// For example while connections from outside the job hold all.
 TEST(ZmqFaults, AConnectionForWhichThereWasNoDescriptorIsMadeLater) {
   MemoryHost host;
   Rank zero(host, 0, 2);

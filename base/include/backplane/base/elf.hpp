@@ -140,11 +140,11 @@ class ElfFile {
     throw ElfError{kind, (text_of(parts) + ...)};
   }
   template <typename... Parts>
-  [[noreturn]] static void other_machine(const Parts&... parts) {
+  [[noreturn]] static void fail_other_machine(const Parts&... parts) {
     fail(ElfError::Kind::kOtherMachine, parts...);
   }
   template <typename... Parts>
-  [[noreturn]] static void no_shared_object(const Parts&... parts) {
+  [[noreturn]] static void fail_no_shared_object(const Parts&... parts) {
     fail(ElfError::Kind::kNoSharedObject, parts...);
   }
 
@@ -169,30 +169,30 @@ class ElfFile {
     unsigned char ident[EI_NIDENT] = {};
     const uint64_t size = std::min<uint64_t>(source_.size(), sizeof ident);
     source_.read(0, std::as_writable_bytes(std::span(ident)).first(size));
-    if (std::memcmp(ident, ELFMAG, SELFMAG) != 0) no_shared_object("it is not an ELF file");
+    if (std::memcmp(ident, ELFMAG, SELFMAG) != 0) fail_no_shared_object("it is not an ELF file");
     if (size < sizeof ident) damaged("it is truncated: it ends inside its ELF identification");
-    if (ident[EI_CLASS] == ELFCLASS32) other_machine("it is a 32-bit file");
+    if (ident[EI_CLASS] == ELFCLASS32) fail_other_machine("it is a 32-bit file");
     if (ident[EI_CLASS] != ELFCLASS64) damaged("its ELF class ", ident[EI_CLASS], " is unknown");
-    if (ident[EI_DATA] == ELFDATA2MSB) other_machine("it is a big-endian file");
+    if (ident[EI_DATA] == ELFDATA2MSB) fail_other_machine("it is a big-endian file");
     if (ident[EI_DATA] != ELFDATA2LSB) damaged("its ELF byte order ", ident[EI_DATA], " is unknown");
     if (ident[EI_VERSION] != EV_CURRENT) damaged("its ELF version ", ident[EI_VERSION], " is unknown");
   }
 
   void check_type() const {
     if (header_.e_machine != kMachine) {
-      other_machine("it is for another machine (ELF machine ", header_.e_machine, "), this one is ", kMachineName);
+      fail_other_machine("it is for another machine (ELF machine ", header_.e_machine, "), this one is ", kMachineName);
     }
     switch (header_.e_type) {
       case ET_DYN:
         return;
       case ET_EXEC:
-        no_shared_object("it is an executable, not a shared object");
+        fail_no_shared_object("it is an executable, not a shared object");
       case ET_REL:
-        no_shared_object("it is an object file that has not been linked");
+        fail_no_shared_object("it is an object file that has not been linked");
       case ET_CORE:
-        no_shared_object("it is a core dump");
+        fail_no_shared_object("it is a core dump");
       default:
-        no_shared_object("its ELF type ", header_.e_type, " is not that of a shared object");
+        fail_no_shared_object("its ELF type ", header_.e_type, " is not that of a shared object");
     }
   }
 
@@ -234,14 +234,14 @@ class ElfFile {
   void read_dynamic() {
     const auto found = std::find_if(segments_.begin(), segments_.end(),
                                     [](const Elf64_Phdr& segment) { return segment.p_type == PT_DYNAMIC; });
-    if (found == segments_.end()) no_shared_object("it has no dynamic section: it is not a shared object");
+    if (found == segments_.end()) fail_no_shared_object("it has no dynamic section: it is not a shared object");
     const std::vector<std::byte> bytes = read_segment(*found, "dynamic section");
     for (size_t at = 0; at + sizeof(Elf64_Dyn) <= bytes.size(); at += sizeof(Elf64_Dyn)) {
       Elf64_Dyn entry;
       std::memcpy(&entry, bytes.data() + at, sizeof entry);
       if (entry.d_tag == DT_NULL) return;
       if (entry.d_tag == DT_FLAGS_1 && (entry.d_un.d_val & DF_1_PIE) != 0) {
-        no_shared_object("it is a position-independent executable, not a shared object");
+        fail_no_shared_object("it is a position-independent executable, not a shared object");
       }
       dynamic_.push_back(entry);
     }

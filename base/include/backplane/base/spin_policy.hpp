@@ -23,8 +23,8 @@ class SpinPolicy {
   explicit SpinPolicy(std::chrono::nanoseconds limit) : limit_(limit) {}
 
   std::chrono::nanoseconds limit() const { return limit_; }
-  // Whether yielding currently pays off.
-  bool pays(Clock::time_point now) const {
+  // Whether yielding is currently worthwhile.
+  bool is_worthwhile(Clock::time_point now) const {
     return now.time_since_epoch().count() >= resume_.load(std::memory_order_relaxed);
   }
   // Yields the processor once. Returns the time afterwards.
@@ -44,7 +44,7 @@ class SpinPolicy {
   bool poll(Clock::time_point until, const Ready& ready) {
     Clock::time_point now = Clock::now();
     until = std::min(until, now + limit_);
-    while (now < until && pays(now)) {
+    while (now < until && is_worthwhile(now)) {
       if (ready()) return true;
       now = yield(Clock::now());
     }

@@ -270,7 +270,7 @@ std::vector<Case> hostile_cases() {
               of_two_jobs("impostor", "a rank of a job with a secret refuses a peer of a job without one",
                           [](Rank& rank) { run_with_other_job(rank, false, true); })),
       without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              of_two_jobs("early-stranger", "a starting rank of a job with a secret accepts only its peers",
+              of_two_jobs("early-outsider", "a starting rank of a job with a secret accepts only its peers",
                           run_with_other_job_early)),
   };
   for (Case& one : hostile_idle_cases()) cases.push_back(one);

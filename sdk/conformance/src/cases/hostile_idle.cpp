@@ -28,7 +28,7 @@ std::set<Listener> network_ports() {
   return found;
 }
 
-// The stranger. Holds its connections until all ranks have met.
+// The process outside the job. Holds its connections until all ranks have met.
 void hold_idle_connections(Rank& rank) {
   rlimit descriptors = {};
   getrlimit(RLIMIT_NOFILE, &descriptors);

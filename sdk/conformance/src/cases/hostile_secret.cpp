@@ -196,7 +196,7 @@ void exchange_once(Rank& rank, Agent& agent, int32_t peer) {
 }
 
 // Starts a rank whose peer's address leads to a rank of another job.
-void start_among_strangers(Rank& rank, const Plan& plan) {
+void start_among_outsiders(Rank& rank, const Plan& plan) {
   const Nanoseconds begin = now();
   Outcome outcome;
   std::unique_ptr<Agent> agent = rank.try_open(plan, outcome);
@@ -211,7 +211,7 @@ void start_among_strangers(Rank& rank, const Plan& plan) {
 
 void call(Rank& rank, int32_t turn, bool secure) {
   if (!rank.await_value(fmt::format("relay/{}", turn)).empty()) {
-    start_among_strangers(rank, plan_of(their_space(turn), 1 - turn, secure, kCallTime));
+    start_among_outsiders(rank, plan_of(their_space(turn), 1 - turn, secure, kCallTime));
   }
   rank.publish(fmt::format("over/{}", turn), "");
 }
@@ -224,7 +224,7 @@ void wait_for_absent_peer(Rank& rank, bool secure) {
     await_listening(rank);
     rank.publish(fmt::format("door/{}", turn), listening_address());
   });
-  start_among_strangers(rank, plan_of(fmt::format("early/{}", turn), turn, secure, kWaitTime));
+  start_among_outsiders(rank, plan_of(fmt::format("early/{}", turn), turn, secure, kWaitTime));
 }
 
 // Returns the number of connections that were forwarded in this turn.

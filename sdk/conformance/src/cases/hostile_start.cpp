@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Strangers that connect and speak while the ranks start. One rank comes late, so that the others wait meanwhile.
+// Processes outside the job connect and send while the ranks start. One rank comes late, so that the others wait
+// meanwhile.
 #include <poll.h>
 
 #include <set>
@@ -73,12 +74,12 @@ void visit_until_all_met(Rank& rank) {
   if (!has_found) rank.skip("this backend accepts no connections while it starts");
 }
 
-void start_among_strangers(Rank& rank) {
+void start_among_outsiders(Rank& rank) {
   if (rank.is_extra()) return visit_until_all_met(rank);
   if (rank.id() == rank.size() - 1) rank.await_value("start/visited");
   auto agent = rank.open();
   rank.publish(fmt::format("start/met/{}", rank.id()), "");
-  rank.step("exchanging messages after a start among strangers");
+  rank.step("exchanging messages after a start among outsiders");
   exchange(rank, *agent, 1, 1000);
   exchange(rank, *agent, 1, 300'000);
   rank.barrier();
@@ -91,14 +92,14 @@ std::vector<Case> hostile_start_cases() {
   Case result;
   result.group = "hostile";
   result.name = "at-start";
-  result.about = "strangers that connect while the ranks start do not disturb the start";
+  result.about = "connections from outside the job do not disturb the start";
   result.needs.ranks = 2;
   result.needs.processes = true;
   result.needs.without = BP_BACKEND_BLOCKING_INIT;
   result.extra_processes = 1;
   result.own_network = true;
   result.deadline = 40 * kSecond;
-  result.body = start_among_strangers;
+  result.body = start_among_outsiders;
   return {result};
 }
 
