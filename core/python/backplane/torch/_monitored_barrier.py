@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A barrier that names the ranks which did not come, with the texts of torch's gloo.
 
-Rank r sends its arrival to rank 0 and waits for the verdict. A rank that gives up withdraws its arrival, which would
-otherwise count in a later barrier. An arrival has a number, which the verdict repeats, because the verdict of a barrier
-that a rank has given up may still arrive. No rank waits for its sends.
+Rank r sends its arrival to rank 0. When all have come, rank 0 asks each whether it still waits, and then sends the
+result. A rank that gives up withdraws its arrival, which would otherwise count in a later barrier; the withdrawal may
+still be on its way when rank 0 finds the arrival, and then comes instead of the answer. An arrival has a number, which
+rank 0 repeats, because what it sends for a barrier that a rank has given up may still arrive. No rank waits for its
+sends.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from backplane._group import ProcessGroup
 TAG = (1 << 32) - 1  # which programs cannot use
 _FIELDS = 8
 _MOST_NAMED = _FIELDS - 2
-_GRACE = 0.1  # s, or this fraction of the timeout, by which rank 0's verdict may come after it
+_GRACE = 0.1  # s, or this fraction of the timeout, by which the result may come after it; half of it for the answers
+_WITHDRAWN, _ARRIVED, _WAITS = range(3)  # what rank r says, the second field
+_ASKED = -1  # what rank 0 says there, or the number of missing ranks
 _numbers = random.SystemRandom()
 
 
@@ -51,6 +55,11 @@ def _collect(group: ProcessGroup, seconds: float, wait_all_ranks: bool) -> None:
             numbers[rank] = number
         elif not is_decided:
             missing.append(rank)
+    if not missing:
+        for rank, number in numbers.items():
+            group.isend(_message(number, _ASKED), rank, TAG)
+        until = max(deadline, time.monotonic()) + max(_GRACE, _GRACE * seconds) / 2
+        missing = [rank for rank, number in numbers.items() if not _waits(group, rank, number, until)]
     for rank, number in numbers.items():
         group.isend(_message(number, len(missing), *missing[:_MOST_NAMED]), rank, TAG)
     if missing:
@@ -71,19 +80,33 @@ def _arrival_of(group: ProcessGroup, rank: int, seconds: float) -> int | None:
             group.recv(received, rank, TAG, limit)
         except TimedOutError:
             return number
-        number = received[0] if received[1] else None
+        if received[1] != _WAITS:  # an answer to an earlier barrier
+            number = received[0] if received[1] == _ARRIVED else None
+
+
+def _waits(group: ProcessGroup, rank: int, number: int, until: float) -> bool:
+    """Whether the rank answers that it still waits with this arrival."""
+    received = _message()
+    try:
+        while received[0] != number:
+            group.recv(received, rank, TAG, max(0.0, until - time.monotonic()))
+    except TimedOutError:
+        return False
+    return received[1] == _WAITS
 
 
 def _arrive(group: ProcessGroup, seconds: float) -> None:
     number = _numbers.getrandbits(62) + 1
     deadline = time.monotonic() + max(seconds, 0.0) + max(_GRACE, _GRACE * seconds)
     received = _message()
-    group.isend(_message(number, 1), 0, TAG)
+    group.isend(_message(number, _ARRIVED), 0, TAG)
     try:
-        while received[0] != number:
+        while received[0] != number or received[1] == _ASKED:
             group.recv(received, 0, TAG, max(0.0, deadline - time.monotonic()))
+            if received[0] == number and received[1] == _ASKED:
+                group.isend(_message(number, _WAITS), 0, TAG)
     except TimedOutError:
-        group.isend(_message(number, 0), 0, TAG)
+        group.isend(_message(number, _WITHDRAWN), 0, TAG)
         raise TimedOutError(_failure(group, f"it did not answer within {1000 * seconds:g} ms")) from None
     if received[1]:
         missing = received[2 : 2 + min(received[1], _MOST_NAMED)].tolist()
