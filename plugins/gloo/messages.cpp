@@ -236,73 +236,41 @@ class MessageWork final : public sdk::Work {
       : passive_waiter_(std::move(passive_waiter)), message_(std::move(message)), health_(std::move(health)) {}
 
   bool wait(int64_t timeout_ns) override {
-    std::unique_lock lock(mutex_);
-    if (message_) {
-      is_waited_for_ = true;
-      lock.unlock();
-      bool is_done = false;
-      std::optional<sdk::Failure> failure;
-      try {
-        is_done = wait_until(base::Deadline::after(timeout_ns).at());
-      } catch (const sdk::Failure& e) {
-        failure.emplace(e);
-      }
-      lock.lock();
-      is_waited_for_ = false;
-      if (is_done || failure) {
-        end(std::move(failure));
-      } else if (is_cancelled_) {
-        end_cancelled();
-      }
-    }
     if (failure_) throw sdk::Failure(*failure_);
-    return !message_;
+    if (!message_) return true;
+    try {
+      if (!wait_until(base::Deadline::after(timeout_ns).at())) return false;
+    } catch (const sdk::Failure& e) {
+      failure_.emplace(e);
+    }
+    message_.reset();
+    passive_waiter_.reset();
+    if (failure_) throw sdk::Failure(*failure_);
+    return true;
   }
 
-  // Takes effect without a wait: a posted receive would take the next message.
-  void cancel() noexcept override {
-    sdk::guarded(nullptr, [this] {
-      const std::lock_guard lock(mutex_);
-      is_cancelled_ = true;
-      if (message_ && !is_waited_for_) end_cancelled();
-      return BP_OK;
-    });
-  }
+  void cancel() noexcept override { cancelled_.store(true); }
 
  private:
-  // Returns false at the deadline and after a cancel.
+  // Cancel may come from another thread during the wait.
   bool wait_until(Clock::time_point deadline) {
     for (;;) {
       const Clock::time_point slice = std::min(deadline, Clock::now() + kCheckInterval);
       if (message_->wait(slice)) return true;
       health_->failure.check();
-      if (is_cancelled_ || slice == deadline) return false;
+      if (cancelled_) {
+        if (!message_->try_cancel()) return true;
+        throw sdk::Failure(BP_CANCELLED, "cancelled by this rank");
+      }
+      if (slice == deadline) return false;
     }
-  }
-
-  void end_cancelled() {
-    std::optional<sdk::Failure> failure;
-    try {
-      if (message_->try_cancel()) failure.emplace(BP_CANCELLED, "cancelled by this rank");
-    } catch (const sdk::Failure& e) {
-      failure.emplace(e);
-    }
-    end(std::move(failure));
-  }
-
-  void end(std::optional<sdk::Failure> failure) {
-    failure_ = std::move(failure);
-    message_.reset();
-    passive_waiter_.reset();
   }
 
   std::unique_ptr<PassiveWaiter> passive_waiter_;  // the operation progresses without a waiting thread
-  std::unique_ptr<Message> message_;               // null once terminal
+  std::unique_ptr<Message> message_;
   const std::shared_ptr<const Health> health_;
   std::optional<sdk::Failure> failure_;
-  std::mutex mutex_;            // guards all of the above, except that the thread that waits uses message_ without it
-  bool is_waited_for_ = false;  // that thread applies a cancel; guarded by mutex_
-  std::atomic<bool> is_cancelled_ = false;
+  std::atomic<bool> cancelled_ = false;
 };
 
 }  // namespace

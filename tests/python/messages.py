@@ -117,25 +117,6 @@ def still_in_flight() -> None:
     backplane.barrier()
 
 
-def cancelled_without_a_wait() -> None:
-    """A message goes to the receive after one that was cancelled and for which nobody has waited."""
-    cancelled = np.full(1, -1.0)
-    works = [backplane.irecv(cancelled, peer, tag=98), backplane.irecv(cancelled, tag=98)]
-    for work in works:
-        work.cancel()
-    backplane.barrier()
-    sending = [backplane.isend(np.full(1, float(rank)), peer, tag=98) for _ in works]
-    for source in (peer, backplane.ANY_SOURCE):
-        array = np.zeros(1)
-        group.recv(array, source, tag=98, timeout=30)
-        assert array[0] == peer
-    for work in works:
-        raised(backplane.CancelledError, work.wait)
-    assert cancelled[0] == -1
-    for work in sending:
-        work.wait()
-
-
 def exchange() -> None:
     array = np.zeros(300_000)
     received = group.sendrecv(np.full(300_000, float(rank)), peer, array, peer, send_tag=1, recv_tag=1)
@@ -209,7 +190,6 @@ for check in (
     asynchronous,
     dropped_send,
     still_in_flight,
-    cancelled_without_a_wait,
     exchange,
     awaited,
     objects,

@@ -265,38 +265,6 @@ TEST(Message, SurvivesACancelledReceive) {
   });
 }
 
-TEST(Message, IsNotTakenByACancelledReceiveThatNobodyWaitsFor) {
-  on_group(2, [](Agent& agent, int32_t rank) {
-    uint64_t seq = 0;
-    for (const int32_t cancelled_from : {0, BP_ANY_SOURCE}) {
-      for (const int32_t from : {0, BP_ANY_SOURCE}) {
-        std::vector<char> data = pattern(500, 8);
-        std::vector<char> got(1000, 'x');
-        bp_work* cancelled = nullptr;
-        if (rank == 1) {
-          cancelled = started(agent, recv_op(cancelled_from, 6, got.data(), got.size()));
-          agent.api().work_cancel(agent.self(), cancelled);
-        }
-        bp_op barrier = make_op(BP_BARRIER);
-        barrier.seq = seq++;
-        barrier.flags = BP_OP_SYNC;
-        expect_done(agent, barrier);
-        if (rank == 0) {
-          expect_done(agent, send_op(1, 6, data.data(), data.size()));
-          continue;
-        }
-        bp_op receive = recv_op(from, 6, data.data(), data.size());
-        std::fill(data.begin(), data.end(), '\0');
-        receive.timeout_ns = INT64_C(20'000'000'000);
-        EXPECT_EQ(agent.run(receive), BP_OK);
-        EXPECT_EQ(data, pattern(500, 8));
-        EXPECT_EQ(finished(agent, cancelled), BP_CANCELLED);
-        EXPECT_EQ(got, std::vector<char>(1000, 'x'));
-      }
-    }
-  });
-}
-
 // A message may arrive between the last test of a receive and its end.
 TEST(Message, IsNotLostToAReceiveThatTimesOut) {
   constexpr int kMessages = 300;
