@@ -112,8 +112,10 @@ TEST(Doctor, ReportsPluginsThatAreRejectedOrNotUsable) {
 
 TEST(Doctor, ReportsBackendsThatAreNotAvailable) {
   EXPECT_TRUE(with_variable("BACKPLANE_BACKEND", "glooo?threads=2").has("error", "environment", "names 'glooo'"));
-  EXPECT_TRUE(with_variable("BACKPLANE_RPC_BACKEND", "self+zmqq").has("error", "environment", "names 'zmqq'"));
-  for (const char* good : {"auto", "SELF?x=1", "self+self"}) {
+  EXPECT_TRUE(with_variable("BACKPLANE_RPC_BACKEND", "self+zmqq").has("error", "environment", "names 'self+zmqq'"));
+  const std::string devices = "cpu:self?a=b,cuda:ncclx";
+  EXPECT_TRUE(with_variable("BACKPLANE_BACKEND", devices).has("error", "environment", "names 'ncclx'"));
+  for (const char* good : {"auto", "SELF?x=1", "CPU:self?x=1,cuda:inproc"}) {
     EXPECT_TRUE(with_variable("BACKPLANE_BACKEND", good).texts("environment").empty()) << good;
   }
 }

@@ -184,12 +184,18 @@ class HostChecks {
     }
   }
 
-  // "gloo?threads=4", or several backends: "shm+gloo".
+  // "gloo?threads=4", or one backend for each device: "cpu:gloo,cuda:nccl". The values of options have no commas.
   void check_chosen_backend(const char* variable) {
     const auto found = facts_.environment.find(variable);
     if (found == facts_.environment.end()) return;
-    std::istringstream words(found->second.substr(0, found->second.find('?')));
-    for (std::string id; std::getline(words, id, '+');) check_id(variable, id);
+    std::istringstream parts(found->second);
+    for (std::string part; std::getline(parts, part, ',');) {
+      std::string id = part.substr(0, part.find('?'));
+      for (const std::string_view device : {"cpu:", "cuda:"}) {
+        if (::strncasecmp(id.c_str(), device.data(), device.size()) == 0) id.erase(0, device.size());
+      }
+      check_id(variable, id);
+    }
   }
 
   void check_id(const char* variable, const std::string& id) {
