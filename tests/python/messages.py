@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import gc
 
 import backplane
 import numpy as np
+from backplane.torch import _monitored_barrier
 from support import raised
 
 group = backplane.init_process_group()
@@ -182,6 +184,19 @@ def refused_objects() -> None:
     backplane.barrier()
 
 
+def barrier_with_a_withdrawal() -> None:
+    """An arrival is there, but its rank no longer waits: the withdrawal has yet to come."""
+    if rank == 1:
+        group.isend(_monitored_barrier._message(7, _monitored_barrier._ARRIVED), 0, _monitored_barrier.TAG)
+    backplane.barrier()
+    if rank == 0:
+        second = datetime.timedelta(seconds=1)
+        error = raised(TimeoutError, _monitored_barrier.monitored_barrier, group, second, False)
+        assert "Rank 1 failed to pass monitoredBarrier" in str(error), error
+    backplane.barrier()
+    _monitored_barrier.monitored_barrier(group, datetime.timedelta(seconds=60), False)  # the group remains usable
+
+
 for check in (
     ping_pong,
     batches,
@@ -194,6 +209,7 @@ for check in (
     awaited,
     objects,
     refused_objects,
+    barrier_with_a_withdrawal,
 ):
     try:
         check()
