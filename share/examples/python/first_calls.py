@@ -39,6 +39,7 @@ if rank == 0:
         assert mine[0] == sender
 else:
     dist.send(numpy.array([rank]), 0)
+dist.barrier()  # the receives from any rank would take the next messages, too
 
 neighbour = numpy.zeros(1, int)
 receiving = dist.irecv(neighbour, (rank - 1) % size)

@@ -230,7 +230,8 @@ TEST(Mismatch, OfCountsIsReported) {
 
 // Of the same size. gloo itself would receive the message.
 TEST(Mismatch, OfDtypesIsNotReceived) {
-  on_group(2, [](Agent& agent, int32_t rank) {
+  std::latch ended(2);  // the first to leave would end the other's wait
+  on_group(2, [&ended](Agent& agent, int32_t rank) {
     std::vector<float> data(400, static_cast<float>(rank));
     bp_op op = make_op(BP_BROADCAST, rank == 0 ? BP_F32 : BP_I32);
     op.flags = BP_OP_SYNC;
@@ -238,6 +239,7 @@ TEST(Mismatch, OfDtypesIsNotReceived) {
     op.output = span(data);
     op.timeout_ns = 300'000'000;
     const int32_t status = agent.run(op);
+    ended.arrive_and_wait();
     if (rank == 0) return;
     EXPECT_EQ(status, BP_TIMEOUT);
     EXPECT_EQ(data, std::vector<float>(400, 1.0F));
