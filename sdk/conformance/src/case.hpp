@@ -3,6 +3,7 @@
 // A case: one rule of the ABI, and a body that checks whether a backend keeps it.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "backplane/conformance/conformance.hpp"
@@ -21,47 +22,37 @@ struct Needs {
   bool file = false;                                 // the plugin comes from a file
 };
 
-struct Case {
-  const char* group = "";
-  const char* name = "";
-  const char* about = "";  // the rule, in one line without a full stop
+// How a case runs.
+struct Execution {
   Level level = Level::kMust;
-  Needs needs = {};
-  std::vector<int32_t> worlds = {};  // world sizes to run at, one after the other; empty: the user's
-  void (*body)(Rank& rank) = nullptr;
+  std::vector<int32_t> worlds = {};     // world sizes to run at, one after the other; empty: the user's
   Nanoseconds deadline = 20 * kSecond;  // of one run, scaled
   bool loads = true;                    // false: the body loads the plugin itself (Run::plugin is null)
   int32_t extra_processes = 0;          // processes that run the body without being ranks
   bool own_network = false;             // in a private network namespace, loopback up; skipped if not permitted
 };
 
-// Restricts the case to backends without these flags.
-inline Case without(uint32_t flags, Case which) {
-  which.needs.without |= flags;
-  return which;
-}
+struct Case : Execution {
+  using Body = void (*)(Rank& rank);
+  Case() = default;
+  // `about`: the rule, in one line without a full stop.
+  Case(const char* name_, const char* about_, Body body_, Needs needs_ = {}, Execution execution = {})
+      : Execution(std::move(execution)), name(name_), about(about_), needs(needs_), body(body_) {}
+  // A copy in this group.
+  Case in(const char* group_) const {
+    Case copy = *this;
+    copy.group = group_;
+    return copy;
+  }
 
-// The groups in the order in which they run. Each has its own file.
-std::vector<Case> load_cases();
-std::vector<Case> options_cases();
-std::vector<Case> init_cases();
-std::vector<Case> p2p_cases();
-std::vector<Case> collectives_cases();
-std::vector<Case> order_cases();
-std::vector<Case> async_cases();
-std::vector<Case> groups_cases();
-std::vector<Case> time_cases();
-std::vector<Case> abort_cases();
-std::vector<Case> death_cases();
-std::vector<Case> hygiene_cases();
-std::vector<Case> hostile_cases();
-std::vector<Case> errors_cases();
-std::vector<Case> process_cases();
-std::vector<Case> determinism_cases();
-std::vector<Case> memory_cases();
-std::vector<Case> device_cases();
-std::vector<Case> probe_cases();
+  const char* group = "";
+  const char* name = "";
+  const char* about = "";
+  Needs needs = {};
+  Body body = nullptr;
+};
 
+// The cases of all groups, in the order in which they run (cases/all.cpp).
 const std::vector<Case>& all_cases();
 
 }  // namespace backplane::conformance

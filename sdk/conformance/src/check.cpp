@@ -202,20 +202,6 @@ class Suite {
 
 }  // namespace
 
-const std::vector<Case>& all_cases() {
-  static const std::vector<Case> all = [] {
-    std::vector<Case> result;
-    for (const auto& group :
-         {load_cases(), options_cases(), init_cases(), p2p_cases(), collectives_cases(), order_cases(), async_cases(),
-          groups_cases(), time_cases(), abort_cases(), death_cases(), hygiene_cases(), hostile_cases(), errors_cases(),
-          process_cases(), determinism_cases(), memory_cases(), device_cases(), probe_cases()}) {
-      result.insert(result.end(), group.begin(), group.end());
-    }
-    return result;
-  }();
-  return all;
-}
-
 std::vector<Result> cases() {
   std::vector<Result> list;
   for (const Case& which : all_cases()) list.push_back(result_of(which));

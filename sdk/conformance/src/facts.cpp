@@ -73,12 +73,9 @@ void Facts::add(const std::vector<std::string>& fields) {
 }
 
 const Case& describing() {
-  static const Case which = {.group = "load",
-                             .name = "describe",
-                             .about = "the descriptor can be read",
-                             .needs = {.groups = false, .ops = 0},
-                             .body = describe,
-                             .deadline = 10 * kSecond};
+  static const Case which =
+      Case("describe", "the descriptor can be read", describe, {.groups = false, .ops = 0}, {.deadline = 10 * kSecond})
+          .in("load");
   return which;
 }
 

@@ -5,11 +5,9 @@
 #include <algorithm>
 
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
-
-std::vector<Case> abort_after_cases();  // abort_after.cpp
-
 namespace {
 
 constexpr const char* kCause = "rank 77 of the cause was lost";
@@ -237,42 +235,19 @@ void beside_submits(Rank& rank) {
 }  // namespace
 
 std::vector<Case> abort_cases() {
-  std::vector<Case> cases = {
-      {.group = "abort",
-       .name = "blocked-recv",
-       .about = "abort from another thread ends a blocked recv within 500 ms with its cause",
-       .body = blocked_recv},
-      {.group = "abort",
-       .name = "blocked-any-source",
-       .about = "abort ends a blocked recv from BP_ANY_SOURCE within 500 ms with its cause",
-       .needs = {.flags = BP_BACKEND_ANY_SOURCE},
-       .body = blocked_any_source},
-      {.group = "abort",
-       .name = "blocked-send",
-       .about = "abort ends a blocked send within 500 ms with its cause",
-       .needs = {.flags = BP_BACKEND_TAGS},
-       .body = blocked_send},
-      {.group = "abort",
-       .name = "blocked-collective",
-       .about = "abort ends a blocked native collective within 500 ms with its cause",
-       .needs = {.ops = 0, .ranks = 2},
-       .body = blocked_collective},
-      without(BP_BACKEND_BLOCKING_INIT, {.group = "abort",
-                                         .name = "during-init",
-                                         .about = "host.abort_requested ends a waiting init within 500 ms",
-                                         .needs = {.ops = BP_BIT(BP_SEND) | BP_BIT(BP_RECV), .ranks = 2},
-                                         .body = during_init}),
-      {.group = "abort",
-       .name = "many-pending",
-       .about = "abort ends all operations in flight, each with the cause",
-       .body = many_pending},
-      {.group = "abort",
-       .name = "beside-submits",
-       .about = "abort may come while another thread submits",
-       .body = beside_submits},
+  return {
+      Case("blocked-recv", "abort from another thread ends a blocked recv within 500 ms with its cause", blocked_recv),
+      Case("blocked-any-source", "abort ends a blocked recv from BP_ANY_SOURCE within 500 ms with its cause",
+           blocked_any_source, {.flags = BP_BACKEND_ANY_SOURCE}),
+      Case("blocked-send", "abort ends a blocked send within 500 ms with its cause", blocked_send,
+           {.flags = BP_BACKEND_TAGS}),
+      Case("blocked-collective", "abort ends a blocked native collective within 500 ms with its cause",
+           blocked_collective, {.ops = 0, .ranks = 2}),
+      Case("during-init", "host.abort_requested ends a waiting init within 500 ms", during_init,
+           {.without = BP_BACKEND_BLOCKING_INIT, .ranks = 2}),
+      Case("many-pending", "abort ends all operations in flight, each with the cause", many_pending),
+      Case("beside-submits", "abort may come while another thread submits", beside_submits),
   };
-  for (Case& one : abort_after_cases()) cases.push_back(one);
-  return cases;
 }
 
 }  // namespace backplane::conformance

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -213,34 +214,17 @@ void destroy_afterwards(Rank& rank) {
 
 std::vector<Case> abort_after_cases() {
   return {
-      {.group = "abort",
-       .name = "submit-afterwards",
-       .about = "after abort every submit fails at once with the status and the text of the cause",
-       .body = submit_afterwards},
-      {.group = "abort", .name = "twice", .about = "the first abort counts, later ones do nothing", .body = twice},
-      {.group = "abort",
-       .name = "at-once",
-       .about = "of several aborts at once one counts, for every operation from then on",
-       .needs = {.without = BP_BACKEND_ONE_WORLD},
-       .body = at_once},
-      {.group = "abort",
-       .name = "new-group-afterwards",
-       .about = "after abort the same processes can make a new group",
-       .needs = {.without = BP_BACKEND_ONE_WORLD},
-       .body = new_group_afterwards},
-      {.group = "abort",
-       .name = "leaves-others-alone",
-       .about = "abort of one group does not affect others",
-       .needs = {.without = BP_BACKEND_ONE_WORLD},
-       .body = leaves_others_alone},
-      {.group = "abort",
-       .name = "done-stays-done",
-       .about = "operations that were done before abort stay done",
-       .body = done_stays_done},
-      {.group = "abort",
-       .name = "destroy-afterwards",
-       .about = "destroy after abort does not wait for other ranks",
-       .body = destroy_afterwards},
+      Case("submit-afterwards", "after abort every submit fails at once with the status and the text of the cause",
+           submit_afterwards),
+      Case("twice", "the first abort counts, later ones do nothing", twice),
+      Case("at-once", "of several aborts at once one counts, for every operation from then on", at_once,
+           {.without = BP_BACKEND_ONE_WORLD}),
+      Case("new-group-afterwards", "after abort the same processes can make a new group", new_group_afterwards,
+           {.without = BP_BACKEND_ONE_WORLD}),
+      Case("leaves-others-alone", "abort of one group does not affect others", leaves_others_alone,
+           {.without = BP_BACKEND_ONE_WORLD}),
+      Case("done-stays-done", "operations that were done before abort stay done", done_stays_done),
+      Case("destroy-afterwards", "destroy after abort does not wait for other ranks", destroy_afterwards),
   };
 }
 

@@ -3,13 +3,13 @@
 // Operations in flight: the results of work_test and work_wait. Since the ABI has no callbacks, a thread that waits and
 // then submits stands for a callback.
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 
-std::vector<Case> async_answer_cases();     // async_answers.cpp
-std::vector<Case> async_end_cases();        // async_ends.cpp
-std::vector<Case> async_notify_cases();     // async_notify.cpp
-std::vector<Case> async_interrupt_cases();  // async_interrupt.cpp
+std::vector<Case> async_answer_cases();  // async_answers.cpp
+std::vector<Case> async_end_cases();     // async_ends.cpp
+std::vector<Case> async_notify_cases();  // async_notify.cpp
 
 namespace {
 
@@ -286,54 +286,25 @@ void sync_equals_async(Rank& rank) {
 
 std::vector<Case> async_cases() {
   const Needs two = {.ranks = 2};
-  std::vector<Case> cases = {
-      {.group = "async",
-       .name = "test-is-monotonic",
-       .about = "work_test returns BP_AGAIN until the end, then always the final status, in any thread",
-       .body = test_is_monotonic},
-      {.group = "async", .name = "wait-twice", .about = "waiting again returns the same status", .body = wait_twice},
-      {.group = "async",
-       .name = "wait-after-error",
-       .about = "a failed work reports its failure on every call",
-       .body = wait_after_error},
-      {.group = "async",
-       .name = "short-waits",
-       .about = "work_wait with a timeout of 0 or little returns BP_AGAIN, and the operation continues",
-       .body = short_waits},
-      {.group = "async",
-       .name = "wait-beside-submit",
-       .about = "one thread may wait while another one submits",
-       .needs = {.flags = BP_BACKEND_TAGS},
-       .body = wait_beside_submit},
-      {.group = "async",
-       .name = "submit-at-the-end",
-       .about = "a thread may submit after an operation has ended and before it is released",
-       .body = submit_at_the_end},
-      {.group = "async",
-       .name = "waits-in-several-threads",
-       .about = "several threads may wait for works of one group",
-       .needs = {.flags = BP_BACKEND_TAGS},
-       .body = waits_in_several_threads},
-      {.group = "async",
-       .name = "autonomous-progress",
-       .about = "with BP_BACKEND_AUTONOMOUS operations end without calls",
-       .needs = {.flags = BP_BACKEND_AUTONOMOUS, .ranks = 2},
-       .body = autonomous},
-      {.group = "async",
-       .name = "progress-of-all",
-       .about = "operations progress while the caller waits for another one of the group",
-       .needs = two,
-       .body = progress_of_all},
-      {.group = "async",
-       .name = "sync-equals-async",
-       .about = "BP_OP_SYNC changes only who waits",
-       .body = sync_equals_async},
+  return {
+      Case("test-is-monotonic", "work_test returns BP_AGAIN until the end, then always the final status, in any thread",
+           test_is_monotonic),
+      Case("wait-twice", "waiting again returns the same status", wait_twice),
+      Case("wait-after-error", "a failed work reports its failure on every call", wait_after_error),
+      Case("short-waits", "work_wait with a timeout of 0 or little returns BP_AGAIN, and the operation continues",
+           short_waits),
+      Case("wait-beside-submit", "one thread may wait while another one submits", wait_beside_submit,
+           {.flags = BP_BACKEND_TAGS}),
+      Case("submit-at-the-end", "a thread may submit after an operation has ended and before it is released",
+           submit_at_the_end),
+      Case("waits-in-several-threads", "several threads may wait for works of one group", waits_in_several_threads,
+           {.flags = BP_BACKEND_TAGS}),
+      Case("autonomous-progress", "with BP_BACKEND_AUTONOMOUS operations end without calls", autonomous,
+           {.flags = BP_BACKEND_AUTONOMOUS, .ranks = 2}),
+      Case("progress-of-all", "operations progress while the caller waits for another one of the group",
+           progress_of_all, two),
+      Case("sync-equals-async", "BP_OP_SYNC changes only who waits", sync_equals_async),
   };
-  for (Case& one : async_answer_cases()) cases.push_back(one);
-  for (Case& one : async_end_cases()) cases.push_back(one);
-  for (Case& one : async_notify_cases()) cases.push_back(one);
-  for (Case& one : async_interrupt_cases()) cases.push_back(one);
-  return cases;
 }
 
 }  // namespace backplane::conformance

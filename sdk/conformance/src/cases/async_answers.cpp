@@ -7,10 +7,9 @@
 #include "../names.hpp"
 #include "async_support.hpp"
 #include "collectives_call.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
-
-std::vector<Case> async_answer_cases();
 
 namespace {
 
@@ -111,15 +110,11 @@ void answers_of_failure(Rank& rank) {
 
 std::vector<Case> async_answer_cases() {
   return {
-      {.group = "async",
-       .name = "answer-of-success",
-       .about = "an operation of any kind that has succeeded says so whenever it is asked",
-       .body = answers_of_success},
-      {.group = "async",
-       .name = "answer-of-failure",
-       .about = "an operation of any kind that has failed names the same status and rank whenever it is asked",
-       .needs = {.ranks = 2},
-       .body = answers_of_failure},
+      Case("answer-of-success", "an operation of any kind that has succeeded says so whenever it is asked",
+           answers_of_success),
+      Case("answer-of-failure",
+           "an operation of any kind that has failed names the same status and rank whenever it is asked",
+           answers_of_failure, {.ranks = 2}),
   };
 }
 

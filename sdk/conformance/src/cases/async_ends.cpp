@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -218,36 +219,17 @@ void destroy_with_pending(Rank& rank) {
 
 std::vector<Case> async_end_cases() {
   return {
-      {.group = "async",
-       .name = "cancel-recv",
-       .about = "work_cancel ends a recv with BP_CANCELLED or does nothing; the group stays usable",
-       .body = cancel_recv},
-      {.group = "async",
-       .name = "cancel-beside-wait",
-       .about = "work_cancel may come from another thread than the one that waits",
-       .body = cancel_beside_wait},
-      {.group = "async",
-       .name = "cancel-when-done",
-       .about = "work_cancel of a terminal work changes nothing",
-       .body = cancel_when_done},
-      {.group = "async",
-       .name = "cancel-send",
-       .about = "operations after a cancelled send are unaffected",
-       .needs = {.flags = BP_BACKEND_TAGS},
-       .body = cancel_send},
-      {.group = "async",
-       .name = "dropped-handle",
-       .about = "works may be released in any order once they are terminal",
-       .body = release_in_any_order},
-      {.group = "async",
-       .name = "destroy-beside-peers",
-       .about = "messages arrive although the sender destroys its group at once",
-       .needs = {.ranks = 2},
-       .body = destroy_beside_peers},
-      {.group = "async",
-       .name = "destroy-with-pending",
-       .about = "a group with operations in flight ends by cancel, abort, release, destroy",
-       .body = destroy_with_pending},
+      Case("cancel-recv", "work_cancel ends a recv with BP_CANCELLED or does nothing; the group stays usable",
+           cancel_recv),
+      Case("cancel-beside-wait", "work_cancel may come from another thread than the one that waits",
+           cancel_beside_wait),
+      Case("cancel-when-done", "work_cancel of a terminal work changes nothing", cancel_when_done),
+      Case("cancel-send", "operations after a cancelled send are unaffected", cancel_send, {.flags = BP_BACKEND_TAGS}),
+      Case("dropped-handle", "works may be released in any order once they are terminal", release_in_any_order),
+      Case("destroy-beside-peers", "messages arrive although the sender destroys its group at once",
+           destroy_beside_peers, {.ranks = 2}),
+      Case("destroy-with-pending", "a group with operations in flight ends by cancel, abort, release, destroy",
+           destroy_with_pending),
   };
 }
 

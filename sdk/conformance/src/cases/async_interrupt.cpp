@@ -8,6 +8,7 @@
 
 #include "async_support.hpp"
 #include "backplane/abi/ext/interrupt.h"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -287,18 +288,12 @@ void interrupt_collective(Rank& rank) {
 
 std::vector<Case> async_interrupt_cases() {
   return {
-      {.group = "async",
-       .name = "interrupt-message",
-       .about = "a recv that blocks in submit asks the program every 100 ms, and ends when it interrupts",
-       .needs = {.flags = BP_BACKEND_TAGS},
-       .body = interrupt_message,
-       .deadline = 40 * kSecond},
-      {.group = "async",
-       .name = "interrupt-collective",
-       .about = "a native collective that blocks in submit asks the program, and ends when it interrupts",
-       .needs = {.ops = 0, .ranks = 2},
-       .body = interrupt_collective,
-       .deadline = 40 * kSecond},
+      Case("interrupt-message",
+           "a recv that blocks in submit asks the program every 100 ms, and ends when it interrupts", interrupt_message,
+           {.flags = BP_BACKEND_TAGS}, {.deadline = 40 * kSecond}),
+      Case("interrupt-collective",
+           "a native collective that blocks in submit asks the program, and ends when it interrupts",
+           interrupt_collective, {.ops = 0, .ranks = 2}, {.deadline = 40 * kSecond}),
   };
 }
 

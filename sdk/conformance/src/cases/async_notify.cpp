@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -186,19 +187,10 @@ void notify_progress(Rank& rank) {
 
 std::vector<Case> async_notify_cases() {
   return {
-      {.group = "async",
-       .name = "notify-once",
-       .about = "each end is notified once, not before the end, and at once if the operation is terminal",
-       .body = notify_once},
-      {.group = "async",
-       .name = "notify-failures",
-       .about = "cancelled and aborted operations are notified",
-       .needs = {.ranks = 2},
-       .body = notify_failures},
-      {.group = "async",
-       .name = "notify-progress",
-       .about = "operations with notices progress without calls",
-       .body = notify_progress},
+      Case("notify-once", "each end is notified once, not before the end, and at once if the operation is terminal",
+           notify_once),
+      Case("notify-failures", "cancelled and aborted operations are notified", notify_failures, {.ranks = 2}),
+      Case("notify-progress", "operations with notices progress without calls", notify_progress),
   };
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "collectives.hpp"
+#include "groups.hpp"
 
 #include <tuple>
 
@@ -88,23 +88,14 @@ void barrier(Rank& rank) {
 
 template <uint32_t kOp>
 Case operation_case(const char* name, const char* about) {
-  return {.group = "collectives",
-          .name = name,
-          .about = about,
-          .needs = {.ops = BP_BIT(kOp)},
-          .body = operation<kOp>,
-          .deadline = 30 * kSecond};
+  return Case(name, about, operation<kOp>, {.ops = BP_BIT(kOp)}, {.deadline = 30 * kSecond});
 }
 
 }  // namespace
 
 std::vector<Case> collectives_operation_cases() {
   return {
-      {.group = "collectives",
-       .name = "barrier",
-       .about = "no rank leaves a barrier before all have entered",
-       .needs = {.ops = BP_BIT(BP_BARRIER)},
-       .body = barrier},
+      Case("barrier", "no rank leaves a barrier before all have entered", barrier, {.ops = BP_BIT(BP_BARRIER)}),
       operation_case<BP_BROADCAST>("broadcast", "every rank gets the root's elements, bit for bit"),
       operation_case<BP_REDUCE>("reduce", "the root gets the reduction of all inputs"),
       operation_case<BP_ALL_REDUCE>("all-reduce", "every rank gets the reduction of all inputs"),
@@ -123,15 +114,6 @@ std::vector<Case> collectives_operation_cases() {
       operation_case<BP_SCAN>("scan", "every rank gets the reduction of the inputs of ranks 0 to itself"),
       operation_case<BP_EXSCAN>("exscan", "every rank gets the reduction of all ranks before it, rank 0 nothing"),
   };
-}
-
-std::vector<Case> collectives_cases() {
-  std::vector<Case> all;
-  for (const auto& part : {collectives_operation_cases(), collectives_buffer_cases(), collectives_value_cases(),
-                           collectives_size_cases(), collectives_mismatch_cases()}) {
-    all.insert(all.end(), part.begin(), part.end());
-  }
-  return all;
 }
 
 }  // namespace backplane::conformance

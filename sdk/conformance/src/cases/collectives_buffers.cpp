@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "../arithmetic.hpp"
-#include "collectives.hpp"
 #include "collectives_call.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -141,22 +141,19 @@ void guard_bytes(Rank& rank) {
   for_each(rank, group, any_op, vary, "no collective is native");
 }
 
-Case buffer_case(const char* name, const char* about, void (*body)(Rank&)) {
-  return {.group = "collectives", .name = name, .about = about, .needs = {.ops = 0}, .body = body};
-}
-
 }  // namespace
 
 std::vector<Case> collectives_buffer_cases() {
+  const Needs any = {.ops = 0};
   return {
-      buffer_case("in-place", "input and output may be exactly in place, as op.h says for each operation", in_place),
-      buffer_case("misaligned", "buffers need no more than the natural alignment of their elements", misaligned),
-      buffer_case("adjacent-buffers", "input and output that touch do not overlap", adjacent_buffers),
-      buffer_case("uneven-counts", "blocks may have different sizes, be empty, and stand anywhere with gaps between",
-                  uneven_counts),
-      buffer_case("zero-counts", "a count of 0 is legal everywhere, and then data may be NULL", zero_counts),
-      buffer_case("input-unmodified", "an input that is not in place is never written to", input_unmodified),
-      buffer_case("guard-bytes", "nothing outside the buffers is written to", guard_bytes),
+      Case("in-place", "input and output may be exactly in place, as op.h says for each operation", in_place, any),
+      Case("misaligned", "buffers need no more than the natural alignment of their elements", misaligned, any),
+      Case("adjacent-buffers", "input and output that touch do not overlap", adjacent_buffers, any),
+      Case("uneven-counts", "blocks may have different sizes, be empty, and stand anywhere with gaps between",
+           uneven_counts, any),
+      Case("zero-counts", "a count of 0 is legal everywhere, and then data may be NULL", zero_counts, any),
+      Case("input-unmodified", "an input that is not in place is never written to", input_unmodified, any),
+      Case("guard-bytes", "nothing outside the buffers is written to", guard_bytes, any),
   };
 }
 

@@ -3,8 +3,8 @@
 // Ranks that disagree about a collective. The core finds the culprit. A backend must not crash, must not write outside
 // the buffers, and must let every rank return: with an error, with an arbitrary result, or by abort.
 #include "../names.hpp"
-#include "collectives.hpp"
 #include "collectives_call.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -124,26 +124,19 @@ void of_root(Rank& rank) {
   mismatch(rank, "root", vary, "no collective with a root is native");
 }
 
-Case mismatch_case(const char* name, const char* about, void (*body)(Rank&)) {
-  return {.group = "collectives",
-          .name = name,
-          .about = about,
-          .needs = {.ops = 0, .ranks = 2},
-          .body = body,
-          .deadline = 60 * kSecond};
-}
-
 }  // namespace
 
 std::vector<Case> collectives_mismatch_cases() {
+  const Needs two = {.ops = 0, .ranks = 2};
+  const Execution slow = {.deadline = 60 * kSecond};
   return {
-      mismatch_case("mismatch-op", "ranks in different operations return without a crash or stray write", of_op),
-      mismatch_case("mismatch-dtype", "ranks with different dtypes return without a crash or stray write", of_dtype),
-      mismatch_case("mismatch-count", "ranks of which one has more elements return without a crash or stray write",
-                    of_larger_count),
-      mismatch_case("mismatch-count-smaller",
-                    "ranks of which one has fewer elements return without a crash or stray write", of_smaller_count),
-      mismatch_case("mismatch-root", "ranks with different roots return without a crash or stray write", of_root),
+      Case("mismatch-op", "ranks in different operations return without a crash or stray write", of_op, two, slow),
+      Case("mismatch-dtype", "ranks with different dtypes return without a crash or stray write", of_dtype, two, slow),
+      Case("mismatch-count", "ranks of which one has more elements return without a crash or stray write",
+           of_larger_count, two, slow),
+      Case("mismatch-count-smaller", "ranks of which one has fewer elements return without a crash or stray write",
+           of_smaller_count, two, slow),
+      Case("mismatch-root", "ranks with different roots return without a crash or stray write", of_root, two, slow),
   };
 }
 

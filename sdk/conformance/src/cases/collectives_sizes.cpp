@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "collectives.hpp"
 #include "collectives_call.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -75,26 +75,12 @@ void in_larger_worlds(Rank& rank) {
 
 std::vector<Case> collectives_size_cases() {
   return {
-      {.group = "collectives",
-       .name = "exact-sizes",
-       .about = "results are right at 1 MiB and 4 MiB, and one element less and more",
-       .needs = {.ops = 0},
-       .body = exact_sizes,
-       .deadline = 60 * kSecond},
-      {.group = "collectives",
-       .name = "larger-sizes",
-       .about = "results are right at 16 MiB, and one element less and more, and near 64 MiB",
-       .level = Level::kThorough,
-       .needs = {.ops = 0},
-       .body = larger_sizes,
-       .deadline = 300 * kSecond},
-      {.group = "collectives",
-       .name = "larger-worlds",
-       .about = "collectives are right in worlds of 5 and 8 ranks",
-       .needs = {.ops = 0},
-       .worlds = {5, 8},
-       .body = in_larger_worlds,
-       .deadline = 30 * kSecond},
+      Case("exact-sizes", "results are right at 1 MiB and 4 MiB, and one element less and more", exact_sizes,
+           {.ops = 0}, {.deadline = 60 * kSecond}),
+      Case("larger-sizes", "results are right at 16 MiB, and one element less and more, and near 64 MiB", larger_sizes,
+           {.ops = 0}, {.level = Level::kThorough, .deadline = 300 * kSecond}),
+      Case("larger-worlds", "collectives are right in worlds of 5 and 8 ranks", in_larger_worlds, {.ops = 0},
+           {.worlds = {5, 8}, .deadline = 30 * kSecond}),
   };
 }
 

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "../arithmetic.hpp"
-#include "collectives.hpp"
 #include "collectives_call.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -213,23 +213,20 @@ void bits_kept(Rank& rank) {
   if (number == 0) rank.skip("no collective that moves floating-point elements is native");
 }
 
-Case value_case(const char* name, const char* about, void (*body)(Rank&)) {
-  return {.group = "collectives", .name = name, .about = about, .needs = {.ops = 0}, .body = body};
-}
-
 }  // namespace
 
 std::vector<Case> collectives_value_cases() {
+  const Needs any = {.ops = 0};
   return {
-      value_case("special-values", "NaN and infinities propagate by IEEE 754 and types.h, and -0 keeps its sign",
-                 special_values),
-      value_case("integer-overflow", "sums and products of integers wrap", integer_overflow),
-      value_case("rounding", "sums of small floats err by no more than the rounding of their additions", rounding),
-      value_case("average", "avg is the sum divided by the world size, of integers rounded toward zero", average),
-      value_case("premul-sum", "premul_sum multiplies each rank's input by that rank's factor", premul_sum),
-      value_case("complex", "complex elements are reduced as complex numbers", complex_numbers),
-      value_case("bool", "bools reduce to 0 or 1: sum and max are or, prod and min are and", booleans),
-      value_case("bits-kept", "operations that move elements keep every bit of them, NaNs included", bits_kept),
+      Case("special-values", "NaN and infinities propagate by IEEE 754 and types.h, and -0 keeps its sign",
+           special_values, any),
+      Case("integer-overflow", "sums and products of integers wrap", integer_overflow, any),
+      Case("rounding", "sums of small floats err by no more than the rounding of their additions", rounding, any),
+      Case("average", "avg is the sum divided by the world size, of integers rounded toward zero", average, any),
+      Case("premul-sum", "premul_sum multiplies each rank's input by that rank's factor", premul_sum, any),
+      Case("complex", "complex elements are reduced as complex numbers", complex_numbers, any),
+      Case("bool", "bools reduce to 0 or 1: sum and max are or, prod and min are and", booleans, any),
+      Case("bits-kept", "operations that move elements keep every bit of them, NaNs included", bits_kept, any),
   };
 }
 

@@ -6,15 +6,10 @@
 
 #include <thread>
 
-#include "case.hpp"
 #include "death_after.hpp"
-#include "death_network.hpp"
-#include "death_report.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
-
-std::vector<Case> death_leave_cases();  // death_leave.cpp
-
 namespace {
 
 constexpr size_t kLarge = size_t{4} << 20;  // larger than any eager limit
@@ -252,52 +247,46 @@ void clean_exit(Rank& rank) {
 }  // namespace
 
 std::vector<Case> death_cases() {
-  const auto make = [](const char* name, const char* about, int32_t ranks, void (*body)(Rank&)) {
-    Case result;
-    result.group = "death";
-    result.name = name;
-    result.about = about;
-    result.needs.processes = true;
-    result.needs.ranks = ranks;
-    result.body = body;
-    return result;
+  const Needs two = {.ranks = 2, .processes = true};
+  const Needs three = {.ranks = 3, .processes = true};
+  const Needs reduction = {
+      .ops = BP_BIT(BP_SEND) | BP_BIT(BP_RECV) | BP_BIT(BP_ALL_REDUCE), .ranks = 2, .processes = true};
+  const Needs abortable_init = {.without = BP_BACKEND_BLOCKING_INIT, .ranks = 2, .processes = true};
+  const Execution slow = {.deadline = 30 * kSecond};
+  return {
+      Case("sigkill-idle", "the next operation reports a rank that was killed while the group was idle", idle, two,
+           slow),
+      Case(
+          "sigkill-mid-operation", "all operations in flight end within 2 s when a rank is killed",
+          [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_kill); }, two, slow),
+      Case("sigkill-mid-collective", "a native collective ends within 2 s when a rank is killed in it", mid_collective,
+           reduction, slow),
+      Case("sigkill-root", "the others survive the death of rank 0", root, two, slow),
+      Case("sigkill-non-neighbour", "ranks that wait for each other return when a third one is killed", non_neighbour,
+           three, slow),
+      Case(
+          "sigkill-during-init", "init ends in time when another rank is killed in it",
+          [](Rank& rank) { die_in_init(rank, false); }, abortable_init, slow),
+      Case(
+          "sigkill-before-init", "init ends in time when another rank never comes because it was killed",
+          [](Rank& rank) { die_in_init(rank, true); }, abortable_init, slow),
+      Case(
+          "sigkill-two-at-once", "the others survive two ranks that are killed at once",
+          [](Rank& rank) {
+            mid_operation(rank, {rank.size() - 1, rank.size() - 2}, by_kill);
+          },
+          three, slow),
+      Case(
+          "sigstop", "abort ends the others' operations when a rank is stopped for ever",
+          [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_stop, rank.scaled(kSecond)); }, two, slow),
+      Case("short-stop", "a rank that is stopped for two seconds does not count as dead", short_stop, two, slow),
+      Case(
+          "segfault", "the others survive a rank that crashes",
+          [](Rank& rank) { mid_operation(rank, {rank.size() - 1}, by_fault); }, two, slow),
+      Case("clean-exit-told-apart",
+           "a rank that leaves in an orderly way loses no message and affects only operations that need it", clean_exit,
+           two, slow),
   };
-  std::vector<Case> cases = {
-      make("sigkill-idle", "the next operation reports a rank that was killed while the group was idle", 2, idle),
-      make("sigkill-mid-operation", "all operations in flight end within 2 s when a rank is killed", 2,
-           [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_kill); }),
-      make("sigkill-mid-collective", "a native collective ends within 2 s when a rank is killed in it", 2,
-           mid_collective),
-      make("sigkill-root", "the others survive the death of rank 0", 2, root),
-      make("sigkill-non-neighbour", "ranks that wait for each other return when a third one is killed", 3,
-           non_neighbour),
-      make("sigkill-during-init", "init ends in time when another rank is killed in it", 2,
-           [](Rank& rank) { die_in_init(rank, false); }),
-      make("sigkill-before-init", "init ends in time when another rank never comes because it was killed", 2,
-           [](Rank& rank) { die_in_init(rank, true); }),
-      make("sigkill-two-at-once", "the others survive two ranks that are killed at once", 3,
-           [](Rank& rank) {
-             mid_operation(rank, {rank.size() - 1, rank.size() - 2}, by_kill);
-           }),
-      make("sigstop", "abort ends the others' operations when a rank is stopped for ever", 2,
-           [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_stop, rank.scaled(kSecond)); }),
-      make("short-stop", "a rank that is stopped for two seconds does not count as dead", 2, short_stop),
-      make("segfault", "the others survive a rank that crashes", 2,
-           [](Rank& rank) { mid_operation(rank, {rank.size() - 1}, by_fault); }),
-      make("clean-exit-told-apart",
-           "a rank that leaves in an orderly way loses no message and affects only operations that need it", 2,
-           clean_exit),
-  };
-  for (Case& one : cases) {
-    one.deadline = 30 * kSecond;
-    const std::string name = one.name;
-    if (name == "sigkill-mid-collective") one.needs.ops |= BP_BIT(BP_ALL_REDUCE);
-    if (name.ends_with("-init")) one.needs.without = BP_BACKEND_BLOCKING_INIT;
-  }
-  for (Case& one : death_network_cases()) cases.push_back(one);
-  for (Case& one : death_report_cases()) cases.push_back(one);
-  for (Case& one : death_leave_cases()) cases.push_back(one);
-  return cases;
 }
 
 }  // namespace backplane::conformance

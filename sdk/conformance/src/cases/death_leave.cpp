@@ -7,6 +7,7 @@
 
 #include "async_support.hpp"
 #include "death_after.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -79,14 +80,9 @@ void leave_before_recv(Rank& rank) {
 }  // namespace
 
 std::vector<Case> death_leave_cases() {
-  Case result;
-  result.group = "death";
-  result.name = "messages-outlive";
-  result.about = "messages arrive although their receiver is stopped, and late, when the sender leaves and ends";
-  result.needs.processes = true;
-  result.needs.ranks = 2;
-  result.body = leave_before_recv;
-  return {result};
+  return {Case("messages-outlive",
+               "messages arrive although their receiver is stopped, and late, when the sender leaves and ends",
+               leave_before_recv, {.ranks = 2, .processes = true})};
 }
 
 }  // namespace backplane::conformance

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "death_network.hpp"
-
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,6 +7,7 @@
 #include <cstring>
 
 #include "death_after.hpp"
+#include "groups.hpp"
 #include "namespaces.hpp"
 #include "proc.hpp"
 
@@ -93,19 +92,12 @@ void black_hole(Rank& rank) {
 }  // namespace
 
 std::vector<Case> death_network_cases() {
-  Case reset;
-  reset.group = "death";
-  reset.name = "connection-reset";
-  reset.about = "a connection reset ends operations, not processes";
-  reset.needs.processes = true;
-  reset.needs.ranks = 2;
-  reset.body = connection_reset;
-  Case hole = reset;
-  hole.name = "black-hole";
-  hole.about = "deadlines, abort and destroy hold when the network drops all packets";
-  hole.own_network = true;
-  hole.body = black_hole;
-  return {reset, hole};
+  const Needs two = {.ranks = 2, .processes = true};
+  return {
+      Case("connection-reset", "a connection reset ends operations, not processes", connection_reset, two),
+      Case("black-hole", "deadlines, abort and destroy hold when the network drops all packets", black_hole, two,
+           {.own_network = true}),
+  };
 }
 
 }  // namespace backplane::conformance

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "death_report.hpp"
-
 #include <signal.h>
 
 #include "async_support.hpp"
 #include "death_after.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -41,14 +40,8 @@ void report(Rank& rank) {
 }  // namespace
 
 std::vector<Case> death_report_cases() {
-  Case result;
-  result.group = "death";
-  result.name = "report";
-  result.about = "reports to the host about a killed rank name no other rank";
-  result.needs.processes = true;
-  result.needs.ranks = 2;
-  result.body = report;
-  return {result};
+  return {Case("report", "reports to the host about a killed rank name no other rank", report,
+               {.ranks = 2, .processes = true})};
 }
 
 }  // namespace backplane::conformance

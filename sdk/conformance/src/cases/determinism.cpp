@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "../arithmetic.hpp"
-#include "../case.hpp"
 #include "../names.hpp"
 #include "collectives_call.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -108,18 +108,10 @@ void equal_on_repeat(Rank& rank) {
 
 std::vector<Case> determinism_cases() {
   return {
-      {.group = "determinism",
-       .name = "equal-across-ranks",
-       .about = "all_reduce gives the same bits on every rank",
-       .needs = {.ops = BP_BIT(BP_ALL_REDUCE), .ranks = 2},
-       .body = equal_across_ranks},
-      {.group = "determinism",
-       .name = "equal-on-repeat",
-       .about = "all_reduce gives the same bits each time",
-       .level = Level::kFull,
-       .needs = {.ops = BP_BIT(BP_ALL_REDUCE), .ranks = 2},
-       .body = equal_on_repeat,
-       .deadline = 60 * kSecond},
+      Case("equal-across-ranks", "all_reduce gives the same bits on every rank", equal_across_ranks,
+           {.ops = BP_BIT(BP_ALL_REDUCE), .ranks = 2}),
+      Case("equal-on-repeat", "all_reduce gives the same bits each time", equal_on_repeat,
+           {.ops = BP_BIT(BP_ALL_REDUCE), .ranks = 2}, {.level = Level::kFull, .deadline = 60 * kSecond}),
   };
 }
 

@@ -5,6 +5,7 @@
 
 #include "async_support.hpp"
 #include "device_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 
@@ -285,41 +286,18 @@ void order_ended(Rank& rank) {
 }  // namespace
 
 std::vector<Case> device_cases() {
-  std::vector<Case> all = {
-      {.group = "device",
-       .name = "order",
-       .about = "work enqueued after wait_on_stream runs after the operation",
-       .needs = {.ranks = 2},
-       .body = wait_on_stream},
-      {.group = "device",
-       .name = "order-early",
-       .about = "wait_on_stream returns when a collective is launched, without the other ranks",
-       .needs = {.ranks = 2},
-       .body = order_early},
-      {.group = "device",
-       .name = "order-beside-wait",
-       .about = "wait_on_stream does not wait for a thread in work_wait",
-       .needs = {.ranks = 2},
-       .body = order_beside_wait},
-      {.group = "device",
-       .name = "order-limits",
-       .about = "wait_on_stream keeps its timeout",
-       .needs = {.ranks = 2},
-       .body = order_limits},
-      {.group = "device",
-       .name = "order-aborted",
-       .about = "an abort ends wait_on_stream within half a second, with its cause",
-       .needs = {.ranks = 2},
-       .body = order_aborted},
-      {.group = "device",
-       .name = "order-ended",
-       .about = "wait_on_stream of a terminal operation returns what work_wait returns",
-       .needs = {.ranks = 2},
-       .body = order_ended},
+  return {
+      Case("order", "work enqueued after wait_on_stream runs after the operation", wait_on_stream, {.ranks = 2}),
+      Case("order-early", "wait_on_stream returns when a collective is launched, without the other ranks", order_early,
+           {.ranks = 2}),
+      Case("order-beside-wait", "wait_on_stream does not wait for a thread in work_wait", order_beside_wait,
+           {.ranks = 2}),
+      Case("order-limits", "wait_on_stream keeps its timeout", order_limits, {.ranks = 2}),
+      Case("order-aborted", "an abort ends wait_on_stream within half a second, with its cause", order_aborted,
+           {.ranks = 2}),
+      Case("order-ended", "wait_on_stream of a terminal operation returns what work_wait returns", order_ended,
+           {.ranks = 2}),
   };
-  const std::vector<Case> batches = device_batch_cases();
-  all.insert(all.end(), batches.begin(), batches.end());
-  return all;
 }
 
 }  // namespace backplane::conformance

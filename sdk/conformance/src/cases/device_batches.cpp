@@ -5,6 +5,7 @@
 
 #include "async_support.hpp"
 #include "device_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -129,20 +130,10 @@ void copies(Rank& rank) {
 
 std::vector<Case> device_batch_cases() {
   return {
-      {.group = "device",
-       .name = "batch",
-       .about = "messages of a batch arrive like single messages",
-       .needs = {.ranks = 2},
-       .body = batches},
-      {.group = "device",
-       .name = "batch-cut-short",
-       .about = "a message of a batch does not wait for the next one to be submitted",
-       .needs = {.ranks = 2},
-       .body = batch_cut_short},
-      {.group = "device",
-       .name = "copies",
-       .about = "copies between and within host and device work in any thread, also after an abort",
-       .body = copies},
+      Case("batch", "messages of a batch arrive like single messages", batches, {.ranks = 2}),
+      Case("batch-cut-short", "a message of a batch does not wait for the next one to be submitted", batch_cut_short,
+           {.ranks = 2}),
+      Case("copies", "copies between and within host and device work in any thread, also after an abort", copies),
   };
 }
 

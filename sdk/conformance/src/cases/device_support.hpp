@@ -32,6 +32,4 @@ struct OnDevice {
 // Skips the case if the backend lacks the extension or the memory.
 OnDevice open_on_device(Rank& rank);
 
-std::vector<Case> device_batch_cases();  // device_batches.cpp
-
 }  // namespace backplane::conformance

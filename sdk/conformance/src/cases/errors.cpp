@@ -6,11 +6,9 @@
 #include <cstring>
 
 #include "errors_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
-
-std::vector<Case> error_memory_cases();  // errors_memory.cpp
-
 namespace {
 
 bool same(const Outcome& left, const Outcome& right) {
@@ -236,44 +234,18 @@ void names_the_operation(Rank& rank) {
 
 std::vector<Case> errors_cases() {
   const Needs two = {.ranks = 2};
-  std::vector<Case> cases = {
-      {.group = "errors",
-       .name = "reports",
-       .about = "a report is one line of UTF-8 with the status that was returned",
-       .body = reports},
-      {.group = "errors", .name = "statuses", .about = "each failure has the documented status", .body = statuses},
-      {.group = "errors",
-       .name = "stable",
-       .about = "a failure is reported in the same words each time",
-       .body = stable},
-      {.group = "errors", .name = "null-report", .about = "err may be NULL everywhere", .body = null_report},
-      {.group = "errors",
-       .name = "cause",
-       .about = "after abort errors carry the status, text, rank and native code of the cause",
-       .body = cause_is_kept},
-      {.group = "errors",
-       .name = "long-text",
-       .about = "a text that is too long is truncated between characters",
-       .body = long_cause},
-      {.group = "errors",
-       .name = "same-culprit",
-       .about = "after abort every error on every rank names the rank of the cause",
-       .needs = two,
-       .body = same_culprit},
-      {.group = "errors",
-       .name = "names-the-lost",
-       .about = "BP_PEER_LOST names the lost rank",
-       .needs = two,
-       .body = names_the_lost},
-      {.group = "errors",
-       .name = "names-the-operation",
-       .about = "a timeout's text names the operation and the peer",
-       .level = Level::kFull,
-       .needs = two,
-       .body = names_the_operation},
+  return {
+      Case("reports", "a report is one line of UTF-8 with the status that was returned", reports),
+      Case("statuses", "each failure has the documented status", statuses),
+      Case("stable", "a failure is reported in the same words each time", stable),
+      Case("null-report", "err may be NULL everywhere", null_report),
+      Case("cause", "after abort errors carry the status, text, rank and native code of the cause", cause_is_kept),
+      Case("long-text", "a text that is too long is truncated between characters", long_cause),
+      Case("same-culprit", "after abort every error on every rank names the rank of the cause", same_culprit, two),
+      Case("names-the-lost", "BP_PEER_LOST names the lost rank", names_the_lost, two),
+      Case("names-the-operation", "a timeout's text names the operation and the peer", names_the_operation, two,
+           {.level = Level::kFull}),
   };
-  for (Case& one : error_memory_cases()) cases.push_back(one);
-  return cases;
 }
 
 }  // namespace backplane::conformance

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "errors_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -137,14 +138,8 @@ void longer(Rank& rank) {
 
 std::vector<Case> error_memory_cases() {
   return {
-      {.group = "errors",
-       .name = "untouched",
-       .about = "BP_OK and BP_AGAIN leave the caller's report untouched",
-       .body = untouched},
-      {.group = "errors",
-       .name = "longer-report",
-       .about = "a longer bp_error is filled in up to the known fields",
-       .body = longer},
+      Case("untouched", "BP_OK and BP_AGAIN leave the caller's report untouched", untouched),
+      Case("longer-report", "a longer bp_error is filled in up to the known fields", longer),
   };
 }
 

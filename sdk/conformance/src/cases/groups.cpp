@@ -6,12 +6,12 @@
 #include <numeric>
 
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 
-std::vector<Case> group_many_cases();    // groups_many.cpp
-std::vector<Case> group_parent_cases();  // groups_parent.cpp
-std::vector<Case> group_lost_cases();    // groups_lost.cpp
+std::vector<Case> group_many_cases();  // groups_many.cpp
+std::vector<Case> group_lost_cases();  // groups_lost.cpp
 
 namespace {
 
@@ -178,44 +178,18 @@ void same_tags(Rank& rank) {
 }  // namespace
 
 std::vector<Case> groups_cases() {
-  const Needs two = {.ranks = 2};
-  std::vector<Case> cases = {
-      {.group = "groups",
-       .name = "split-colour",
-       .about = "the world and its two halves work side by side",
-       .needs = two,
-       .body = split_halves},
-      {.group = "groups",
-       .name = "undefined-colour",
-       .about = "a group works without the ranks that are in no group",
-       .needs = two,
-       .body = undefined_colour},
-      {.group = "groups",
-       .name = "key-order",
-       .about = "a group uses its own rank numbers, in any order",
-       .needs = two,
-       .body = key_order},
-      {.group = "groups", .name = "singleton", .about = "a group may have one rank", .body = singleton},
-      {.group = "groups",
-       .name = "all-sizes",
-       .about = "a group may have any size up to the world's",
-       .body = all_sizes},
-      {.group = "groups",
-       .name = "nested",
-       .about = "groups of groups of groups work side by side",
-       .needs = two,
-       .body = nested},
-      {.group = "groups",
-       .name = "parent-destroyed-first",
-       .about = "a group survives the group that it was made from",
-       .body = parent_destroyed_first},
-      {.group = "groups", .name = "same-tags", .about = "messages of two groups never mix", .body = same_tags},
+  const Needs one = {.without = BP_BACKEND_ONE_WORLD};
+  const Needs two = {.without = BP_BACKEND_ONE_WORLD, .ranks = 2};
+  return {
+      Case("split-colour", "the world and its two halves work side by side", split_halves, two),
+      Case("undefined-colour", "a group works without the ranks that are in no group", undefined_colour, two),
+      Case("key-order", "a group uses its own rank numbers, in any order", key_order, two),
+      Case("singleton", "a group may have one rank", singleton, one),
+      Case("all-sizes", "a group may have any size up to the world's", all_sizes, one),
+      Case("nested", "groups of groups of groups work side by side", nested, two),
+      Case("parent-destroyed-first", "a group survives the group that it was made from", parent_destroyed_first, one),
+      Case("same-tags", "messages of two groups never mix", same_tags, one),
   };
-  for (Case& one : cases) one.needs.without = BP_BACKEND_ONE_WORLD;
-  for (Case& one : group_many_cases()) cases.push_back(one);
-  for (Case& one : group_parent_cases()) cases.push_back(one);
-  for (Case& one : group_lost_cases()) cases.push_back(one);
-  return cases;
 }
 
 }  // namespace backplane::conformance

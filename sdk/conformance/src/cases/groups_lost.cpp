@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -56,11 +57,7 @@ void lost_rank(Rank& rank) {
 }  // namespace
 
 std::vector<Case> group_lost_cases() {
-  return {{.group = "groups",
-           .name = "lost-rank",
-           .about = "BP_PEER_LOST names the lost rank by its number in the group",
-           .needs = {.ranks = 2},
-           .body = lost_rank}};
+  return {Case("lost-rank", "BP_PEER_LOST names the lost rank by its number in the group", lost_rank, {.ranks = 2})};
 }
 
 }  // namespace backplane::conformance

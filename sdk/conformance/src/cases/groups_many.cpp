@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -87,27 +88,14 @@ void overlapping(Rank& rank) {
 
 std::vector<Case> group_many_cases() {
   return {
-      {.group = "groups",
-       .name = "made-100",
-       .about = "100 groups can be made, used and destroyed one after the other",
-       .body = made_100,
-       .deadline = 40 * kSecond},
-      {.group = "groups",
-       .name = "made-1000",
-       .about = "1000 groups can be made, used and destroyed one after the other",
-       .level = Level::kFull,
-       .body = made_1000,
-       .deadline = 300 * kSecond},
-      {.group = "groups",
-       .name = "alive-at-once",
-       .about = "16 groups of the same ranks work side by side and end in any order",
-       .needs = {.without = BP_BACKEND_ONE_WORLD},
-       .body = alive_at_once},
-      {.group = "groups",
-       .name = "overlapping",
-       .about = "overlapping groups may be used from different threads at once",
-       .needs = {.without = BP_BACKEND_ONE_WORLD},
-       .body = overlapping},
+      Case("made-100", "100 groups can be made, used and destroyed one after the other", made_100, {},
+           {.deadline = 40 * kSecond}),
+      Case("made-1000", "1000 groups can be made, used and destroyed one after the other", made_1000, {},
+           {.level = Level::kFull, .deadline = 300 * kSecond}),
+      Case("alive-at-once", "16 groups of the same ranks work side by side and end in any order", alive_at_once,
+           {.without = BP_BACKEND_ONE_WORLD}),
+      Case("overlapping", "overlapping groups may be used from different threads at once", overlapping,
+           {.without = BP_BACKEND_ONE_WORLD}),
   };
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -93,20 +94,11 @@ void parent_ends(Rank& rank) {
 std::vector<Case> group_parent_cases() {
   const Needs two = {.ranks = 2};
   return {
-      {.group = "groups",
-       .name = "parent",
-       .about = "subgroups with their own rank numbers are made from a group with operations in flight",
-       .needs = two,
-       .body = parent},
-      {.group = "groups",
-       .name = "parent-members-only",
-       .about = "a subgroup is made by its members only, also from a subgroup",
-       .needs = two,
-       .body = parent_members_only},
-      {.group = "groups",
-       .name = "parent-ends",
-       .about = "a parent and its subgroups end in any order",
-       .body = parent_ends},
+      Case("parent", "subgroups with their own rank numbers are made from a group with operations in flight", parent,
+           two),
+      Case("parent-members-only", "a subgroup is made by its members only, also from a subgroup", parent_members_only,
+           two),
+      Case("parent-ends", "a parent and its subgroups end in any order", parent_ends),
   };
 }
 

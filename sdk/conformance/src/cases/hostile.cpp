@@ -8,14 +8,11 @@
 #include <array>
 #include <cstring>
 
-#include "case.hpp"
+#include "groups.hpp"
 #include "hostile_attack.hpp"
 #include "hostile_secret.hpp"
 
 namespace backplane::conformance {
-
-std::vector<Case> hostile_idle_cases();   // hostile_idle.cpp
-std::vector<Case> hostile_start_cases();  // hostile_start.cpp
 
 namespace {
 
@@ -212,70 +209,56 @@ void slow_reader(Attack& attack) {
   }
 }
 
+template <void (*attack)(Attack&)>
+void attack_with(Rank& rank) {
+  run_attack(rank, attack);
+}
+
 }  // namespace
 
 std::vector<Case> hostile_cases() {
-  const auto make = [](const char* name, const char* about, void (*body)(Rank&)) {
-    Case result;
-    result.group = "hostile";
-    result.name = name;
-    result.about = about;
-    result.body = body;
-    result.needs.ranks = 2;
-    result.extra_processes = 1;
-    result.own_network = true;
-    result.deadline = 40 * kSecond;
-    return result;
+  const Needs two = {.ranks = 2};
+  const Execution execution = {.deadline = 40 * kSecond, .extra_processes = 1, .own_network = true};
+  const Needs two_jobs = {.flags = BP_BACKEND_AUTHENTICATES,
+                          .without = BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
+                          .ranks = 2,
+                          .processes = true};
+  Execution meeting = execution;
+  meeting.worlds = {kMeetingRanks};
+  return {
+      Case("connect-and-close", "connections that close at once do not disturb the job", attack_with<connect_and_close>,
+           two, execution),
+      Case("one-byte", "connections that send one byte do not disturb the job", attack_with<one_byte>, two, execution),
+      Case("http-request", "connections that speak another protocol do not disturb the job", attack_with<http_request>,
+           two, execution),
+      Case("random-bytes", "connections that send random bytes do not disturb the job", attack_with<random_bytes>, two,
+           execution),
+      Case("wrong-magic", "an opening with a wrong magic number is refused", attack_with<wrong_magic>, two, execution),
+      Case("wrong-key", "an opening with one wrong byte is refused", attack_with<wrong_key>, two, execution),
+      Case("huge-length", "impossible sizes in an opening cost no memory", attack_with<huge_length>, two, execution),
+      Case("negative-count", "negative numbers in an opening cost no memory", attack_with<negative_count>, two,
+           execution),
+      Case("rank-spoofed", "a rank's number alone does not authenticate a connection", attack_with<rank_spoofed>, two,
+           execution),
+      Case("replay", "a replayed opening is refused", attack_with<replay>, two, execution),
+      Case("slow-loris", "connections that never complete their opening do not delay the job", attack_with<slow_loris>,
+           two, execution),
+      Case("half-frame", "connections that close amid their opening do not disturb the job", attack_with<half_frame>,
+           two, execution),
+      Case("flood", "a flood of connections leaks nothing", attack_with<flood>, two, execution),
+      Case("slow-reader", "connections that never read do not delay the job", attack_with<slow_reader>, two, execution),
+      Case(
+          "other-secret", "a rank of a job with another secret is refused",
+          [](Rank& rank) { run_with_other_job(rank, true, true); }, two_jobs, meeting),
+      Case(
+          "no-secret", "a job with a secret refuses ranks of a job without one",
+          [](Rank& rank) { run_with_other_job(rank, true, false); }, two_jobs, meeting),
+      Case(
+          "impostor", "a rank of a job with a secret refuses a peer of a job without one",
+          [](Rank& rank) { run_with_other_job(rank, false, true); }, two_jobs, meeting),
+      Case("early-outsider", "a starting rank of a job with a secret accepts only its peers", run_with_other_job_early,
+           two_jobs, meeting),
   };
-  const auto of_two_jobs = [&make](const char* name, const char* about, void (*body)(Rank&)) {
-    Case result = make(name, about, body);
-    result.needs.flags = BP_BACKEND_AUTHENTICATES;
-    result.needs.processes = true;
-    result.worlds = {kMeetingRanks};
-    return result;
-  };
-  std::vector<Case> cases = {
-      make("connect-and-close", "connections that close at once do not disturb the job",
-           [](Rank& rank) { run_attack(rank, connect_and_close); }),
-      make("one-byte", "connections that send one byte do not disturb the job",
-           [](Rank& rank) { run_attack(rank, one_byte); }),
-      make("http-request", "connections that speak another protocol do not disturb the job",
-           [](Rank& rank) { run_attack(rank, http_request); }),
-      make("random-bytes", "connections that send random bytes do not disturb the job",
-           [](Rank& rank) { run_attack(rank, random_bytes); }),
-      make("wrong-magic", "an opening with a wrong magic number is refused",
-           [](Rank& rank) { run_attack(rank, wrong_magic); }),
-      make("wrong-key", "an opening with one wrong byte is refused", [](Rank& rank) { run_attack(rank, wrong_key); }),
-      make("huge-length", "impossible sizes in an opening cost no memory",
-           [](Rank& rank) { run_attack(rank, huge_length); }),
-      make("negative-count", "negative numbers in an opening cost no memory",
-           [](Rank& rank) { run_attack(rank, negative_count); }),
-      make("rank-spoofed", "a rank's number alone does not authenticate a connection",
-           [](Rank& rank) { run_attack(rank, rank_spoofed); }),
-      make("replay", "a replayed opening is refused", [](Rank& rank) { run_attack(rank, replay); }),
-      make("slow-loris", "connections that never complete their opening do not delay the job",
-           [](Rank& rank) { run_attack(rank, slow_loris); }),
-      make("half-frame", "connections that close amid their opening do not disturb the job",
-           [](Rank& rank) { run_attack(rank, half_frame); }),
-      make("flood", "a flood of connections leaks nothing", [](Rank& rank) { run_attack(rank, flood); }),
-      make("slow-reader", "connections that never read do not delay the job",
-           [](Rank& rank) { run_attack(rank, slow_reader); }),
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              of_two_jobs("other-secret", "a rank of a job with another secret is refused",
-                          [](Rank& rank) { run_with_other_job(rank, true, true); })),
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              of_two_jobs("no-secret", "a job with a secret refuses ranks of a job without one",
-                          [](Rank& rank) { run_with_other_job(rank, true, false); })),
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              of_two_jobs("impostor", "a rank of a job with a secret refuses a peer of a job without one",
-                          [](Rank& rank) { run_with_other_job(rank, false, true); })),
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              of_two_jobs("early-outsider", "a starting rank of a job with a secret accepts only its peers",
-                          run_with_other_job_early)),
-  };
-  for (Case& one : hostile_idle_cases()) cases.push_back(one);
-  for (Case& one : hostile_start_cases()) cases.push_back(one);
-  return cases;
 }
 
 }  // namespace backplane::conformance

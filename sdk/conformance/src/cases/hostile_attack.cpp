@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "hygiene_rounds.hpp"
 #include "process_traffic.hpp"
 
 namespace backplane::conformance {

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "case.hpp"
+#include "groups.hpp"
 #include "hostile_attack.hpp"
 #include "limits.hpp"
 #include "process_traffic.hpp"
@@ -71,18 +71,9 @@ void late_rank(Rank& rank) {
 }  // namespace
 
 std::vector<Case> hostile_idle_cases() {
-  Case result;
-  result.group = "hostile";
-  result.name = "late-rank";
-  result.about = "idle network connections, more than a rank has descriptors, do not keep a late rank out";
-  result.needs.ranks = 2;
-  result.needs.processes = true;
-  result.needs.without = BP_BACKEND_BLOCKING_INIT;
-  result.extra_processes = 1;
-  result.own_network = true;
-  result.deadline = 2 * kAllConnect;
-  result.body = late_rank;
-  return {result};
+  return {Case("late-rank", "idle network connections, more than a rank has descriptors, do not keep a late rank out",
+               late_rank, {.without = BP_BACKEND_BLOCKING_INIT, .ranks = 2, .processes = true},
+               {.deadline = 2 * kAllConnect, .extra_processes = 1, .own_network = true})};
 }
 
 }  // namespace backplane::conformance

@@ -7,13 +7,11 @@
 #include <set>
 #include <string>
 
-#include "case.hpp"
+#include "groups.hpp"
 #include "hostile_attack.hpp"
 #include "process_traffic.hpp"
 
 namespace backplane::conformance {
-
-std::vector<Case> hostile_start_cases();
 
 namespace {
 
@@ -89,18 +87,9 @@ void start_among_outsiders(Rank& rank) {
 }  // namespace
 
 std::vector<Case> hostile_start_cases() {
-  Case result;
-  result.group = "hostile";
-  result.name = "at-start";
-  result.about = "connections from outside the job do not disturb the start";
-  result.needs.ranks = 2;
-  result.needs.processes = true;
-  result.needs.without = BP_BACKEND_BLOCKING_INIT;
-  result.extra_processes = 1;
-  result.own_network = true;
-  result.deadline = 40 * kSecond;
-  result.body = start_among_outsiders;
-  return {result};
+  return {Case("at-start", "connections from outside the job do not disturb the start", start_among_outsiders,
+               {.without = BP_BACKEND_BLOCKING_INIT, .ranks = 2, .processes = true},
+               {.deadline = 40 * kSecond, .extra_processes = 1, .own_network = true})};
 }
 
 }  // namespace backplane::conformance

@@ -9,10 +9,9 @@
 #include <algorithm>
 #include <optional>
 
-#include "case.hpp"
 #include "death_after.hpp"
 #include "finalize.hpp"
-#include "hygiene_rounds.hpp"
+#include "groups.hpp"
 #include "output_capture.hpp"
 #include "proc.hpp"
 
@@ -153,35 +152,15 @@ void finalized(Rank& rank) {
 }  // namespace
 
 std::vector<Case> hygiene_cases() {
-  Case silent;
-  silent.group = "hygiene";
-  silent.name = "quiet";
-  silent.about = "nothing is printed on stdout or stderr";
-  silent.body = quiet;
-  Case end;
-  end.group = "hygiene";
-  end.name = "finalize";
-  end.about = "after finalize the library below holds no resource";
-  end.body = finalized;
-  Case one;
-  one.group = "hygiene";
-  one.name = "sigkill-leaves-nothing";
-  one.about = "a killed rank leaves nothing in /dev/shm and no socket's name";
-  one.needs.processes = true;
-  one.needs.ranks = 2;
-  one.own_network = true;
-  one.body = one_killed;
-  Case all = one;
-  all.name = "all-killed-leave-nothing";
-  all.about = "a job of which all ranks are killed leaves nothing in /dev/shm and no socket's name";
-  all.needs.ranks = 1;
-  all.extra_processes = 1;
-  all.body = all_killed;
-
-  std::vector<Case> cases = hygiene_rounds_cases();
-  cases.insert(cases.end(), {silent, end, one, all});
-  for (Case& scarce : hygiene_scarce_cases()) cases.push_back(scarce);
-  return cases;
+  return {
+      Case("quiet", "nothing is printed on stdout or stderr", quiet),
+      Case("finalize", "after finalize the library below holds no resource", finalized),
+      Case("sigkill-leaves-nothing", "a killed rank leaves nothing in /dev/shm and no socket's name", one_killed,
+           {.ranks = 2, .processes = true}, {.own_network = true}),
+      Case("all-killed-leave-nothing",
+           "a job of which all ranks are killed leaves nothing in /dev/shm and no socket's name", all_killed,
+           {.processes = true}, {.extra_processes = 1, .own_network = true}),
+  };
 }
 
 }  // namespace backplane::conformance

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hygiene_rounds.hpp"
-
 #include <algorithm>
 #include <functional>
 
+#include "groups.hpp"
 #include "proc.hpp"
 #include "process_traffic.hpp"
 
@@ -13,7 +12,6 @@ __attribute__((weak)) int __lsan_do_recoverable_leak_check();
 }
 
 namespace backplane::conformance {
-
 namespace {
 
 constexpr int kWarmUp = 10;           // rounds in which a library may allocate permanent state
@@ -182,38 +180,35 @@ void leaks(Rank& rank) {
 }  // namespace
 
 std::vector<Case> hygiene_rounds_cases() {
-  const auto make = [](const char* name, const char* about, void (*body)(Rank&), Level level = Level::kMust) {
-    Case result;
-    result.group = "hygiene";
-    result.name = name;
-    result.about = about;
-    result.level = level;
-    result.body = body;
-    result.deadline = level == Level::kMust ? 30 * kSecond : 180 * kSecond;
-    return result;
-  };
+  const Needs one = {.without = BP_BACKEND_ONE_WORLD};
+  const Needs abortable_init = {.without = BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT};
+  const Execution slow = {.deadline = 30 * kSecond};
+  const Execution full = {.level = Level::kFull, .deadline = 180 * kSecond};
   return {
-      without(BP_BACKEND_ONE_WORLD,
-              make("init-destroy", "groups of one rank leak no descriptor, thread, process, file or memory",
-                   [](Rank& rank) { init_destroy(rank, 1000, 2 * kSecond); })),
-      make("init-destroy-world", "groups of all ranks leak nothing", [](Rank& rank) { init_destroy_world(rank, 40); }),
-      without(
-          BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-          make("failed-init", "a failed init leaks nothing", [](Rank& rank) { failed_init(rank, 1000, 2 * kSecond); })),
-      without(BP_BACKEND_ONE_WORLD, make("abort", "an aborted group leaks nothing",
-                                         [](Rank& rank) { abort_rounds(rank, 200, 2 * kSecond); })),
-      make("abort-world", "a group that all ranks abort leaks nothing", [](Rank& rank) { abort_world(rank, 30); }),
-      make("leaks", "LeakSanitizer finds nothing", leaks),
-      without(BP_BACKEND_ONE_WORLD, make(
-                                        "init-destroy-1000", "a thousand groups leak nothing",
-                                        [](Rank& rank) { init_destroy(rank, 1000, -1); }, Level::kFull)),
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              make(
-                  "failed-init-1000", "a thousand failed inits leak nothing",
-                  [](Rank& rank) { failed_init(rank, 1000, -1); }, Level::kFull)),
-      without(BP_BACKEND_ONE_WORLD, make(
-                                        "abort-1000", "a thousand aborts leak nothing",
-                                        [](Rank& rank) { abort_rounds(rank, 1000, -1); }, Level::kFull)),
+      Case(
+          "init-destroy", "groups of one rank leak no descriptor, thread, process, file or memory",
+          [](Rank& rank) { init_destroy(rank, 1000, 2 * kSecond); }, one, slow),
+      Case(
+          "init-destroy-world", "groups of all ranks leak nothing", [](Rank& rank) { init_destroy_world(rank, 40); },
+          {}, slow),
+      Case(
+          "failed-init", "a failed init leaks nothing", [](Rank& rank) { failed_init(rank, 1000, 2 * kSecond); },
+          abortable_init, slow),
+      Case(
+          "abort", "an aborted group leaks nothing", [](Rank& rank) { abort_rounds(rank, 200, 2 * kSecond); }, one,
+          slow),
+      Case(
+          "abort-world", "a group that all ranks abort leaks nothing", [](Rank& rank) { abort_world(rank, 30); }, {},
+          slow),
+      Case("leaks", "LeakSanitizer finds nothing", leaks, {}, slow),
+      Case(
+          "init-destroy-1000", "a thousand groups leak nothing", [](Rank& rank) { init_destroy(rank, 1000, -1); }, one,
+          full),
+      Case(
+          "failed-init-1000", "a thousand failed inits leak nothing", [](Rank& rank) { failed_init(rank, 1000, -1); },
+          abortable_init, full),
+      Case(
+          "abort-1000", "a thousand aborts leak nothing", [](Rank& rank) { abort_rounds(rank, 1000, -1); }, one, full),
   };
 }
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "death_after.hpp"
-#include "hygiene_rounds.hpp"
+#include "groups.hpp"
 #include "limits.hpp"
 #include "proc.hpp"
 #include "process_traffic.hpp"
@@ -213,40 +213,23 @@ void no_shared_memory(Rank& rank) {
 }  // namespace
 
 std::vector<Case> hygiene_scarce_cases() {
-  const auto make = [](const char* name, const char* about, void (*body)(Rank&)) {
-    Case result;
-    result.group = "hygiene";
-    result.name = name;
-    result.about = about;
-    result.body = body;
-    result.deadline = 40 * kSecond;
-    return result;
-  };
-  Case traffic = make("emfile-in-traffic", "a rank without descriptors neither crashes nor hangs the others",
-                      no_descriptor_in_traffic);
-  traffic.needs.ranks = 2;
-  traffic.needs.processes = true;
-  std::vector<Case> together = {
-      make("emfile-together", "a rank with too few descriptors reports it; the others keep their deadlines",
-           few_descriptors_together),
-      make("thread-limit-together", "a rank with too few threads reports it; the others keep their deadlines",
-           few_threads_together)};
-  for (Case& one : together) {
-    one.needs.ranks = 2;
-    one.needs.processes = true;
-    one.needs.without = BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT;
-  }
+  constexpr uint32_t kWithout = BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT;
+  const Needs one = {.without = BP_BACKEND_ONE_WORLD};
+  const Needs together = {.without = kWithout, .ranks = 2, .processes = true};
+  const Execution slow = {.deadline = 40 * kSecond};
   return {
-      together[0],
-      together[1],
-      without(
-          BP_BACKEND_ONE_WORLD,
-          make("emfile", "init with too few descriptors fails with BP_RESOURCE and leaks nothing", few_descriptors)),
-      traffic,
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              make("enospc", "init without shared memory works or fails with BP_RESOURCE", no_shared_memory)),
-      without(BP_BACKEND_ONE_WORLD,
-              make("thread-limit", "init with too few threads fails with BP_RESOURCE and leaks nothing", few_threads)),
+      Case("emfile-together", "a rank with too few descriptors reports it; the others keep their deadlines",
+           few_descriptors_together, together, slow),
+      Case("thread-limit-together", "a rank with too few threads reports it; the others keep their deadlines",
+           few_threads_together, together, slow),
+      Case("emfile", "init with too few descriptors fails with BP_RESOURCE and leaks nothing", few_descriptors, one,
+           slow),
+      Case("emfile-in-traffic", "a rank without descriptors neither crashes nor hangs the others",
+           no_descriptor_in_traffic, {.ranks = 2, .processes = true}, slow),
+      Case("enospc", "init without shared memory works or fails with BP_RESOURCE", no_shared_memory,
+           {.without = kWithout}, slow),
+      Case("thread-limit", "init with too few threads fails with BP_RESOURCE and leaks nothing", few_threads, one,
+           slow),
   };
 }
 

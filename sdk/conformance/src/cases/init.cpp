@@ -42,12 +42,4 @@ void exchange_with_all(Rank& rank, Agent& agent, uint32_t salt) {
 
 }  // namespace init
 
-std::vector<Case> init_cases() {
-  std::vector<Case> all = init::world_cases();
-  for (const std::vector<Case>& part : {init::trouble_cases(), init::step_cases(), init::session_cases()}) {
-    all.insert(all.end(), part.begin(), part.end());
-  }
-  return all;
-}
-
 }  // namespace backplane::conformance

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "backplane/base/descriptor.hpp"
+#include "groups.hpp"
 #include "init_groups.hpp"
 #include "init_raw.hpp"
 
@@ -210,36 +211,26 @@ void port_busy(Rank& rank) {
   ring(rank, *agent, 2);
 }
 
-Case trouble_case(const char* name, const char* about, void (*body)(Rank&), std::vector<int32_t> worlds = {}) {
-  Case made = {.group = "init", .name = name, .about = about};
-  made.worlds = std::move(worlds);
-  made.needs.ranks = made.worlds.empty() || made.worlds.front() > 1 ? 2 : 1;
-  made.body = body;
-  return made;
-}
-
 }  // namespace
 
 std::vector<Case> trouble_cases() {
+  const Needs nonsense = {.without = BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT, .ranks = 2};
+  const Needs missing = {.without = BP_BACKEND_BLOCKING_INIT, .ranks = 2};
   return {
-      without(BP_BACKEND_ONE_WORLD,
-              trouble_case("rank-out-of-range", "a rank outside of its world is BP_INVALID", rank_out_of_range, {1})),
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              trouble_case("duplicate-rank", "two processes with the same rank cause no hang", duplicate_rank, {3})),
-      without(
-          BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-          trouble_case("size-mismatch", "ranks that disagree about the world size do not hang", size_mismatch, {3})),
-      without(BP_BACKEND_BLOCKING_INIT,
-              trouble_case("missing-rank-named", "an init that waits for a missing rank ends in time and names it",
-                           missing_rank_named, {2})),
-      without(
-          BP_BACKEND_BLOCKING_INIT,
-          trouble_case("missing-first-rank-named", "an init that waits for a missing rank 0 ends in time and names it",
-                       missing_first_rank_named, {2})),
-      without(BP_BACKEND_BLOCKING_INIT,
-              trouble_case("abort-during-init", "an init that waits ends within 500 ms of the host's request",
-                           abort_during_init, {2})),
-      trouble_case("port-busy", "a port in use is an error that names it, and has no other effect", port_busy, {1}),
+      Case("rank-out-of-range", "a rank outside of its world is BP_INVALID", rank_out_of_range,
+           {.without = BP_BACKEND_ONE_WORLD}, {.worlds = {1}}),
+      Case("duplicate-rank", "two processes with the same rank cause no hang", duplicate_rank, nonsense,
+           {.worlds = {3}}),
+      Case("size-mismatch", "ranks that disagree about the world size do not hang", size_mismatch, nonsense,
+           {.worlds = {3}}),
+      Case("missing-rank-named", "an init that waits for a missing rank ends in time and names it", missing_rank_named,
+           missing, {.worlds = {2}}),
+      Case("missing-first-rank-named", "an init that waits for a missing rank 0 ends in time and names it",
+           missing_first_rank_named, missing, {.worlds = {2}}),
+      Case("abort-during-init", "an init that waits ends within 500 ms of the host's request", abort_during_init,
+           missing, {.worlds = {2}}),
+      Case("port-busy", "a port in use is an error that names it, and has no other effect", port_busy, {},
+           {.worlds = {1}}),
   };
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of the group `init`.
+// Shared by the cases of group `init`.
 #pragma once
 
 #include <vector>
@@ -9,11 +9,6 @@
 #include "init_plan.hpp"
 
 namespace backplane::conformance::init {
-
-std::vector<Case> world_cases();    // groups that start as expected
-std::vector<Case> trouble_cases();  // invalid, late or missing ranks
-std::vector<Case> step_cases();     // ranks that stand still during init
-std::vector<Case> session_cases();  // groups after, beside and before other groups
 
 // Sends a number to the next rank of the group and receives one from the previous rank. Leaves the body if the received
 // number is wrong. `salt` distinguishes groups and rounds.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Group `init`: groups after, beside and before other groups of the same ranks.
+#include "groups.hpp"
 #include "init_groups.hpp"
 
 namespace backplane::conformance::init {
@@ -117,29 +118,18 @@ void destroy_twice(Rank& rank) {
   }
 }
 
-Case session_case(const char* name, const char* about, void (*body)(Rank&), int32_t ranks) {
-  Case made = {.group = "init", .name = name, .about = about};
-  made.needs.ranks = ranks;
-  made.body = body;
-  made.deadline = 30 * kSecond;
-  return made;
-}
-
 }  // namespace
 
 std::vector<Case> session_cases() {
+  const Needs again = {.without = BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT, .ranks = 2};
+  const Needs beside = {.without = BP_BACKEND_ONE_WORLD};
+  const Execution slow = {.deadline = 30 * kSecond};
   return {
-      without(
-          BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-          session_case("stale-session", "a rank of an earlier session does not disturb a new one", stale_session, 2)),
-      without(BP_BACKEND_ONE_WORLD,
-              session_case("two-worlds-at-once", "two groups of the same ranks keep their messages apart",
-                           two_worlds_at_once, 1)),
-      without(
-          BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-          session_case("retry-after-failure", "after a failed start the next one succeeds", retry_after_failure, 2)),
-      without(BP_BACKEND_ONE_WORLD,
-              session_case("destroy-twice", "groups end in either order, repeatedly", destroy_twice, 1)),
+      Case("stale-session", "a rank of an earlier session does not disturb a new one", stale_session, again, slow),
+      Case("two-worlds-at-once", "two groups of the same ranks keep their messages apart", two_worlds_at_once, beside,
+           slow),
+      Case("retry-after-failure", "after a failed start the next one succeeds", retry_after_failure, again, slow),
+      Case("destroy-twice", "groups end in either order, repeatedly", destroy_twice, beside, slow),
   };
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <thread>
 
+#include "groups.hpp"
 #include "init_groups.hpp"
 #include "init_raw.hpp"
 
@@ -114,15 +115,11 @@ void abort_at_each_step(Rank& rank) {
 }  // namespace
 
 std::vector<Case> step_cases() {
-  Case made = {.group = "init",
-               .name = "abort-at-each-step",
-               .about =
-                   "an init that waits for a rank ends within 500 ms of the host's request, whatever step that "
-                   "rank has reached"};
-  made.worlds = {2};
-  made.needs.ranks = 2;
-  made.body = abort_at_each_step;
-  return {without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT, made)};
+  return {Case("abort-at-each-step",
+               "an init that waits for a rank ends within 500 ms of the host's request, whatever step that rank has "
+               "reached",
+               abort_at_each_step, {.without = BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT, .ranks = 2},
+               {.worlds = {2}})};
 }
 
 }  // namespace backplane::conformance::init

@@ -3,6 +3,7 @@
 // Group `init`: groups of every size that start as expected.
 #include <time.h>
 
+#include "groups.hpp"
 #include "init_groups.hpp"
 
 namespace backplane::conformance::init {
@@ -83,25 +84,16 @@ void gone_before_others(Rank& rank) {
   }
 }
 
-Case world_case(const char* name, const char* about, void (*body)(Rank&)) {
-  Case made = {.group = "init", .name = name, .about = about};
-  made.body = body;
-  return made;
-}
-
 }  // namespace
 
 std::vector<Case> world_cases() {
-  Case one = world_case("world-1", "a group of one starts, sends to itself and ends", world_1);
-  one.worlds = {1};
-  Case each = world_case("each-world", "groups of 2 to 8 start, every rank reaches every other, and end", each_world);
-  each.worlds = {2, 3, 4, 5, 6, 7, 8};
-  each.needs.ranks = 2;
-  Case late = world_case("late-joiner", "init waits for a rank that comes late", late_joiner);
-  late.needs.ranks = 2;
-  Case gone = world_case("gone-before-others", "messages sent before destroy arrive", gone_before_others);
-  gone.needs.ranks = 2;
-  return {one, each, late, gone};
+  return {
+      Case("world-1", "a group of one starts, sends to itself and ends", world_1, {}, {.worlds = {1}}),
+      Case("each-world", "groups of 2 to 8 start, every rank reaches every other, and end", each_world, {.ranks = 2},
+           {.worlds = {2, 3, 4, 5, 6, 7, 8}}),
+      Case("late-joiner", "init waits for a rank that comes late", late_joiner, {.ranks = 2}),
+      Case("gone-before-others", "messages sent before destroy arrive", gone_before_others, {.ranks = 2}),
+  };
 }
 
 }  // namespace backplane::conformance::init

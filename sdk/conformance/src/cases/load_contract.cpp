@@ -5,8 +5,8 @@
 #include <cstring>
 #include <set>
 
+#include "groups.hpp"
 #include "load_elf.hpp"
-#include "load_groups.hpp"
 #include "load_open.hpp"
 
 namespace backplane::conformance::load {
@@ -239,30 +239,23 @@ void note_agrees_with_struct(Rank& rank) {
   }
 }
 
-Case contract_case(const char* name, const char* about, void (*body)(Rank&), bool file = false) {
-  Case made = {.group = "load", .name = name, .about = about};
-  made.needs = {.ops = 0, .file = file};
-  made.worlds = {1};
-  made.body = body;
-  made.deadline = 10 * kSecond;
-  made.loads = false;
-  return made;
-}
-
 }  // namespace
 
 std::vector<Case> contract_cases() {
+  const Needs any = {.ops = 0};
+  const Needs file = {.ops = 0, .file = true};
+  const Execution bare = {.worlds = {1}, .deadline = 10 * kSecond, .loads = false};
   return {
-      contract_case("magic-and-version", "bp_plugin has its magic number, and minors this core can serve",
-                    magic_and_version),
-      contract_case("nothing-null", "no table, entry or mandatory function is missing", nothing_null),
-      contract_case("struct-short", "no struct of the plugin is shorter than at minor 0", struct_short),
-      contract_case("ids-and-texts", "ids, versions, vendor and summaries are well-formed", ids_and_texts),
-      contract_case("masks-in-range", "kinds, flags, operations and their masks are those of the headers",
-                    masks_in_range),
-      contract_case("no-duplicate-capability", "no row of capabilities repeats another one", no_duplicate_capability),
-      contract_case("reserved-zero", "reserved fields are zero", reserved_zero),
-      contract_case("note-agrees-with-struct", "the note agrees with the descriptor", note_agrees_with_struct, true),
+      Case("magic-and-version", "bp_plugin has its magic number, and minors this core can serve", magic_and_version,
+           any, bare),
+      Case("nothing-null", "no table, entry or mandatory function is missing", nothing_null, any, bare),
+      Case("struct-short", "no struct of the plugin is shorter than at minor 0", struct_short, any, bare),
+      Case("ids-and-texts", "ids, versions, vendor and summaries are well-formed", ids_and_texts, any, bare),
+      Case("masks-in-range", "kinds, flags, operations and their masks are those of the headers", masks_in_range, any,
+           bare),
+      Case("no-duplicate-capability", "no row of capabilities repeats another one", no_duplicate_capability, any, bare),
+      Case("reserved-zero", "reserved fields are zero", reserved_zero, any, bare),
+      Case("note-agrees-with-struct", "the note agrees with the descriptor", note_agrees_with_struct, file, bare),
   };
 }
 

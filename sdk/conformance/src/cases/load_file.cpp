@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "groups.hpp"
 #include "load_elf.hpp"
-#include "load_groups.hpp"
 #include "load_open.hpp"
 
 namespace backplane::conformance::load {
@@ -96,27 +96,21 @@ void one_note(Rank& rank) {
   rank.require(file.notes.size() == 1, "one note in " BP_NOTE_SECTION, fmt::format("{} of them", file.notes.size()));
 }
 
-Case file_case(const char* name, const char* about, void (*body)(Rank&)) {
-  Case made = {.group = "load", .name = name, .about = about};
-  made.needs = {.ops = 0, .file = true};
-  made.worlds = {1};
-  made.body = body;
-  made.deadline = 10 * kSecond;
-  made.loads = false;
-  return made;
-}
-
 }  // namespace
 
 std::vector<Case> file_cases() {
+  const Needs file = {.ops = 0, .file = true};
+  const Execution bare = {.worlds = {1}, .deadline = 10 * kSecond, .loads = false};
   return {
-      file_case("opens", "dlopen loads the file without ending the process, throwing or hanging", opens),
-      file_case("well-formed", "the file is a shared object for this machine, complete and consistent", well_formed),
-      file_case("resolve-now", "every symbol is resolved at load, none by the program", resolve_now),
-      file_case("only-one-export", "the one symbol exported is " BP_PLUGIN_SYMBOL ", and it is data", only_one_export),
-      file_case("no-unique-symbols", "no symbol is shared between copies of the file", no_unique_symbols),
-      file_case("no-needed-of-ours", "the file links no library of Backplane", no_needed_of_ours),
-      file_case("one-note", "there is exactly one note", one_note),
+      Case("opens", "dlopen loads the file without ending the process, throwing or hanging", opens, file, bare),
+      Case("well-formed", "the file is a shared object for this machine, complete and consistent", well_formed, file,
+           bare),
+      Case("resolve-now", "every symbol is resolved at load, none by the program", resolve_now, file, bare),
+      Case("only-one-export", "the one symbol exported is " BP_PLUGIN_SYMBOL ", and it is data", only_one_export, file,
+           bare),
+      Case("no-unique-symbols", "no symbol is shared between copies of the file", no_unique_symbols, file, bare),
+      Case("no-needed-of-ours", "the file links no library of Backplane", no_needed_of_ours, file, bare),
+      Case("one-note", "there is exactly one note", one_note, file, bare),
   };
 }
 

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "../proc.hpp"
+#include "groups.hpp"
 #include "init_plan.hpp"
-#include "load_groups.hpp"
 #include "load_open.hpp"
 #include "output_capture.hpp"
 
@@ -133,55 +133,22 @@ void init_destroy_together(Rank& rank) { start_and_end(rank, 50, 0); }
 }  // namespace
 
 std::vector<Case> manners_cases() {
-  std::vector<Case> all = {
-      {.group = "load",
-       .name = "quiet-constructor",
-       .about = "loading prints nothing and changes nothing in the process",
-       .needs = {.ops = 0, .file = true},
-       .worlds = {1},
-       .body = quiet_constructor,
-       .deadline = 10 * kSecond,
-       .loads = false},
-      {.group = "load",
-       .name = "probe-harmless",
-       .about = "probe reports viability or a reason, and leaks nothing",
-       .needs = {.groups = false, .ops = 0},
-       .worlds = {1},
-       .body = probe_harmless},
-      {.group = "load",
-       .name = "unknown-extension-null",
-       .about = "an extension that the backend does not know is NULL",
-       .needs = {.ops = 0},
-       .worlds = {1},
-       .body = unknown_extension_null},
-      {.group = "load",
-       .name = "two-copies",
-       .about = "two copies of the file work side by side in one process",
-       .needs = {.without = BP_BACKEND_ONE_WORLD, .file = true},
-       .body = two_copies},
-      {.group = "load",
-       .name = "init-destroy-1000",
-       .about = "a thousand groups of one, or as many as six seconds allow, leak nothing",
-       .needs = {.ops = 0},
-       .worlds = {1},
-       .body = init_destroy_1000,
-       .deadline = 60 * kSecond},
-      {.group = "load",
-       .name = "init-destroy-together",
-       .about = "fifty consecutive groups of all ranks leak nothing",
-       .needs = {.ops = 0},
-       .body = init_destroy_together,
-       .deadline = 60 * kSecond},
-      {.group = "load",
-       .name = "init-destroy-1000-all",
-       .about = "a thousand groups of one leak nothing, however long that takes",
-       .level = Level::kFull,
-       .needs = {.ops = 0},
-       .worlds = {1},
-       .body = init_destroy_1000_full,
-       .deadline = 600 * kSecond},
+  return {
+      Case("quiet-constructor", "loading prints nothing and changes nothing in the process", quiet_constructor,
+           {.ops = 0, .file = true}, {.worlds = {1}, .deadline = 10 * kSecond, .loads = false}),
+      Case("probe-harmless", "probe reports viability or a reason, and leaks nothing", probe_harmless,
+           {.groups = false, .ops = 0}, {.worlds = {1}}),
+      Case("unknown-extension-null", "an extension that the backend does not know is NULL", unknown_extension_null,
+           {.ops = 0}, {.worlds = {1}}),
+      Case("two-copies", "two copies of the file work side by side in one process", two_copies,
+           {.without = BP_BACKEND_ONE_WORLD, .file = true}),
+      Case("init-destroy-1000", "a thousand groups of one, or as many as six seconds allow, leak nothing",
+           init_destroy_1000, {.ops = 0}, {.worlds = {1}, .deadline = 60 * kSecond}),
+      Case("init-destroy-together", "fifty consecutive groups of all ranks leak nothing", init_destroy_together,
+           {.ops = 0}, {.deadline = 60 * kSecond}),
+      Case("init-destroy-1000-all", "a thousand groups of one leak nothing, however long that takes",
+           init_destroy_1000_full, {.ops = 0}, {.level = Level::kFull, .worlds = {1}, .deadline = 600 * kSecond}),
   };
-  return all;
 }
 
 }  // namespace backplane::conformance::load

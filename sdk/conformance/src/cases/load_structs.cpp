@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Group `load`: structs grow at their end; both sides accept structs of other minor versions.
+#include "groups.hpp"
 #include "load_bare.hpp"
-#include "load_groups.hpp"
 
 namespace backplane::conformance::load {
 namespace {
@@ -62,27 +62,16 @@ void agent_table(Rank& rank) {
   }
 }
 
-Case structs_case(const char* name, const char* about, void (*body)(Rank&)) {
-  Case made = {.group = "load", .name = name, .about = about};
-  made.body = body;
-  return made;
-}
-
 }  // namespace
 
 std::vector<Case> structs_cases() {
-  Case table = structs_case("agent-table", "the table that init returns is complete", agent_table);
-  table.needs.ops = 0;
-  table.worlds = {1};
   return {
-      table,
-      structs_case("host-older", "the backend works with a core of minor 0, and reads nothing behind its structs",
-                   host_older),
-      structs_case("host-newer", "the backend works with a host table of a later minor", host_newer),
-      structs_case(
-          "struct-long",
-          "the backend works with longer structs of a later core, and writes nothing behind the fields it knows",
-          struct_long),
+      Case("agent-table", "the table that init returns is complete", agent_table, {.ops = 0}, {.worlds = {1}}),
+      Case("host-older", "the backend works with a core of minor 0, and reads nothing behind its structs", host_older),
+      Case("host-newer", "the backend works with a host table of a later minor", host_newer),
+      Case("struct-long",
+           "the backend works with longer structs of a later core, and writes nothing behind the fields it knows",
+           struct_long),
   };
 }
 

@@ -9,6 +9,7 @@
 
 #include "../proc.hpp"
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 
@@ -241,39 +242,16 @@ void any_thread(Rank& rank) {
 }  // namespace
 
 std::vector<Case> memory_cases() {
-  std::vector<Case> all = {
-      {.group = "memory",
-       .name = "aligned-and-apart",
-       .about = "allocations are aligned to 64 bytes, usable at once, and disjoint",
-       .body = aligned_and_apart},
-      {.group = "memory",
-       .name = "refusals",
-       .about = "a missing kind of memory is BP_UNSUPPORTED, an excessive size BP_RESOURCE",
-       .body = refusals},
-      {.group = "memory",
-       .name = "local",
-       .about = "allocating waits neither for other ranks nor for operations",
-       .needs = {.ranks = 2},
-       .body = local},
-      {.group = "memory",
-       .name = "outlives-the-group",
-       .about = "memory stays valid until it is released, also after the group's destroy",
-       .body = outlives_the_group},
-      {.group = "memory",
-       .name = "after-abort",
-       .about = "after an abort memory stays valid and more can be allocated",
-       .body = after_abort},
-      {.group = "memory", .name = "gives-back", .about = "released memory returns to the system", .body = gives_back},
-      {.group = "memory",
-       .name = "any-thread",
-       .about = "threads allocate and release at the same time, beside operations",
-       .body = any_thread},
+  return {
+      Case("aligned-and-apart", "allocations are aligned to 64 bytes, usable at once, and disjoint", aligned_and_apart),
+      Case("refusals", "a missing kind of memory is BP_UNSUPPORTED, an excessive size BP_RESOURCE", refusals),
+      Case("local", "allocating waits neither for other ranks nor for operations", local, {.ranks = 2}),
+      Case("outlives-the-group", "memory stays valid until it is released, also after the group's destroy",
+           outlives_the_group),
+      Case("after-abort", "after an abort memory stays valid and more can be allocated", after_abort),
+      Case("gives-back", "released memory returns to the system", gives_back),
+      Case("any-thread", "threads allocate and release at the same time, beside operations", any_thread),
   };
-  const std::vector<Case> buffers = memory_buffer_cases();
-  all.insert(all.end(), buffers.begin(), buffers.end());
-  const std::vector<Case> registered = memory_registered_cases();
-  all.insert(all.end(), registered.begin(), registered.end());
-  return all;
 }
 
 }  // namespace backplane::conformance

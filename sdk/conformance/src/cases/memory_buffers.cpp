@@ -8,6 +8,7 @@
 #include "../names.hpp"
 #include "async_support.hpp"
 #include "collectives_call.hpp"
+#include "groups.hpp"
 #include "memory_support.hpp"
 
 namespace backplane::conformance {
@@ -227,21 +228,13 @@ void mine_again(Rank& rank) {
 
 std::vector<Case> memory_buffer_cases() {
   return {
-      {.group = "memory",
-       .name = "any-buffer",
-       .about = "collectives give the same results in the backend's and in other memory, at any offset, in any "
-                "combination of ranks",
-       .body = any_buffer,
-       .deadline = 60 * kSecond},
-      {.group = "memory",
-       .name = "in-messages",
-       .about = "messages are sent from and received into the backend's memory",
-       .body = in_messages},
-      {.group = "memory",
-       .name = "mine-again",
-       .about = "no rank reads or writes the buffers of a terminal operation",
-       .body = mine_again,
-       .deadline = 60 * kSecond},
+      Case("any-buffer",
+           "collectives give the same results in the backend's and in other memory, at any offset, in any "
+           "combination of ranks",
+           any_buffer, {}, {.deadline = 60 * kSecond}),
+      Case("in-messages", "messages are sent from and received into the backend's memory", in_messages),
+      Case("mine-again", "no rank reads or writes the buffers of a terminal operation", mine_again, {},
+           {.deadline = 60 * kSecond}),
   };
 }
 

@@ -7,6 +7,7 @@
 
 #include "async_support.hpp"
 #include "collectives_call.hpp"
+#include "groups.hpp"
 #include "memory_support.hpp"
 
 namespace backplane::conformance {
@@ -159,14 +160,11 @@ void registered_again(Rank& rank) {
 
 std::vector<Case> memory_registered_cases() {
   return {
-      {.group = "memory",
-       .name = "registered",
-       .about = "operations give the same results in registered memory, in parts of it and across its borders",
-       .body = registered},
-      {.group = "memory",
-       .name = "registered-again",
-       .about = "operations give the same results after memory is deregistered, and where registrations overlap",
-       .body = registered_again},
+      Case("registered", "operations give the same results in registered memory, in parts of it and across its borders",
+           registered),
+      Case("registered-again",
+           "operations give the same results after memory is deregistered, and where registrations overlap",
+           registered_again),
   };
 }
 

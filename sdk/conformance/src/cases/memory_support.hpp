@@ -57,7 +57,4 @@ class Piece {
 // Leaves the body unless the piece still holds the bytes of the key.
 void require_kept(Rank& rank, const Piece& piece, uint64_t key, const std::string& when);
 
-std::vector<Case> memory_buffer_cases();      // memory_buffers.cpp
-std::vector<Case> memory_registered_cases();  // memory_registered.cpp
-
 }  // namespace backplane::conformance

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <set>
 
+#include "groups.hpp"
 #include "load_open.hpp"
-#include "options_groups.hpp"
 
 namespace backplane::conformance::options {
 namespace {
@@ -127,26 +127,17 @@ void bad_value_names_range(Rank& rank) {
   }
 }
 
-Case schema_case(const char* name, const char* about, void (*body)(Rank&)) {
-  Case made = {.group = "options", .name = name, .about = about};
-  made.needs = {.groups = false, .ops = 0};
-  made.worlds = {1};
-  made.body = body;
-  made.deadline = 10 * kSecond;
-  return made;
-}
-
 }  // namespace
 
 std::vector<Case> schema_cases() {
+  const Needs any = {.groups = false, .ops = 0};
+  const Execution one = {.worlds = {1}, .deadline = 10 * kSecond};
   return {
-      schema_case("unknown-names-nearest-key",
-                  "keys are well-formed and documented, so that errors can name the nearest",
-                  unknown_names_nearest_key),
-      schema_case("bad-value-names-range",
-                  "types, bounds, choices and defaults are consistent, so that errors can name them",
-                  bad_value_names_range),
-      schema_case("duplicate", "no key occurs twice", duplicate),
+      Case("unknown-names-nearest-key", "keys are well-formed and documented, so that errors can name the nearest",
+           unknown_names_nearest_key, any, one),
+      Case("bad-value-names-range", "types, bounds, choices and defaults are consistent, so that errors can name them",
+           bad_value_names_range, any, one),
+      Case("duplicate", "no key occurs twice", duplicate, any, one),
   };
 }
 

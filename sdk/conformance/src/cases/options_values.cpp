@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "groups.hpp"
 #include "init_plan.hpp"
 #include "load_bare.hpp"
 #include "load_open.hpp"
-#include "options_groups.hpp"
 #include "output_capture.hpp"
 
 namespace backplane::conformance::options {
@@ -229,38 +229,23 @@ void secret_redacted(Rank& rank) {
   look_for(rank, secret, capture.text(), "stdout and stderr");
 }
 
-Case values_case(const char* name, const char* about, void (*body)(Rank&)) {
-  Case made = {.group = "options", .name = name, .about = about};
-  made.needs = {.ops = 0};
-  made.worlds = {1};
-  made.body = body;
-  return made;
-}
-
 }  // namespace
 
 std::vector<Case> values_cases() {
-  // A group of one may not use most options.
-  const auto both = [](const char* name, const char* about, void (*body)(Rank&)) {
-    Case made = values_case(name, about, body);
-    made.worlds = {1, 2};
-    return made;
-  };
-  Case destroyed = values_case(
-      "destroyed-first", "options, values and bp_init may be freed before the agent is destroyed", destroyed_first);
-  destroyed.needs = {};
-  destroyed.worlds = {};
+  const Needs any = {.ops = 0};
+  const Execution both = {.worlds = {1, 2}};  // a group of one may not use most options
   return {
-      both("empty", "an empty text is accepted, or refused with the option's name", empty),
-      both("one-mib", "a text of 1 MiB is accepted, or refused with the option's name", one_mib),
-      both("non-utf-8", "no error text or log line is cut within a character of a value", non_utf8),
-      values_case("order-independent", "options objects are independent of each other", order_independent),
-      without(BP_BACKEND_BLOCKING_INIT,
-              both("readback", "each bound and each choice is accepted, or refused with the option's name", readback)),
-      without(BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT,
-              values_case("secret-redacted", "a secret option value appears in no error text, log line or output",
-                          secret_redacted)),
-      destroyed,
+      Case("empty", "an empty text is accepted, or refused with the option's name", empty, any, both),
+      Case("one-mib", "a text of 1 MiB is accepted, or refused with the option's name", one_mib, any, both),
+      Case("non-utf-8", "no error text or log line is cut within a character of a value", non_utf8, any, both),
+      Case("order-independent", "options objects are independent of each other", order_independent, any,
+           {.worlds = {1}}),
+      Case("readback", "each bound and each choice is accepted, or refused with the option's name", readback,
+           {.ops = 0, .without = BP_BACKEND_BLOCKING_INIT}, both),
+      Case("secret-redacted", "a secret option value appears in no error text, log line or output", secret_redacted,
+           {.ops = 0, .without = BP_BACKEND_ONE_WORLD | BP_BACKEND_BLOCKING_INIT}, {.worlds = {1}}),
+      Case("destroyed-first", "options, values and bp_init may be freed before the agent is destroyed",
+           destroyed_first),
   };
 }
 

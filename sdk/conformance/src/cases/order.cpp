@@ -73,11 +73,4 @@ void Step::finish() {
                         fmt::format("the first wrong byte is at {}", wrong));
 }
 
-std::vector<Case> order_cases() {
-  std::vector<Case> all = order_sequence_cases();
-  const std::vector<Case> more = order_outstanding_cases();
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
 }  // namespace backplane::conformance

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parts of group order, and the step that they share.
+// The step that the cases of group order share.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,6 @@
 #include "collectives_call.hpp"
 
 namespace backplane::conformance {
-
-std::vector<Case> order_sequence_cases();     // one after the other
-std::vector<Case> order_outstanding_cases();  // many at the same time
 
 // Step `number` of all ranks: one of the native collectives in turn, or, if there is none, a message around a ring.
 // Owns the buffers of its operations, so it must outlive them. Not movable.

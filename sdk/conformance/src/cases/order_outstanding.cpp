@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "../proc.hpp"
+#include "groups.hpp"
 #include "order.hpp"
 
 namespace backplane::conformance {
@@ -154,27 +155,15 @@ void many_tags(Rank& rank) {
 
 std::vector<Case> order_outstanding_cases() {
   return {
-      {.group = "order",
-       .name = "waits-out-of-order",
-       .about = "operations may be waited for in any order, different on each rank",
-       .body = waits_out_of_order},
-      {.group = "order",
-       .name = "messages-out-of-order",
-       .about = "sends and recvs may be waited for in any order without changing the matching",
-       .body = messages_out_of_order},
-      {.group = "order",
-       .name = "outstanding",
-       .about = "10,000 messages may be in flight, at a bounded cost for each",
-       .body = outstanding},
-      {.group = "order",
-       .name = "collectives-outstanding",
-       .about = "hundreds of collectives may be in flight, at a bounded cost for each",
-       .body = collectives_outstanding},
-      {.group = "order",
-       .name = "many-tags",
-       .about = "thousands of tags may be used, and cost nothing afterwards",
-       .needs = {.flags = BP_BACKEND_TAGS},
-       .body = many_tags},
+      Case("waits-out-of-order", "operations may be waited for in any order, different on each rank",
+           waits_out_of_order),
+      Case("messages-out-of-order", "sends and recvs may be waited for in any order without changing the matching",
+           messages_out_of_order),
+      Case("outstanding", "10,000 messages may be in flight, at a bounded cost for each", outstanding),
+      Case("collectives-outstanding", "hundreds of collectives may be in flight, at a bounded cost for each",
+           collectives_outstanding),
+      Case("many-tags", "thousands of tags may be used, and cost nothing afterwards", many_tags,
+           {.flags = BP_BACKEND_TAGS}),
   };
 }
 

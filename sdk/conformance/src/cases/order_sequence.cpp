@@ -2,6 +2,7 @@
 #include <deque>
 
 #include "bounded_memory.hpp"
+#include "groups.hpp"
 #include "order.hpp"
 
 namespace backplane::conformance {
@@ -125,35 +126,16 @@ void skewed_arrival(Rank& rank) {
 
 std::vector<Case> order_sequence_cases() {
   return {
-      {.group = "order",
-       .name = "back-to-back",
-       .about = "1000 consecutive operations do not mix",
-       .body = back_to_back,
-       .deadline = 30 * kSecond},
-      {.group = "order",
-       .name = "memory-per-operation",
-       .about = "memory does not grow with the number of operations: 2,500",
-       .body = memory_of_operations,
-       .deadline = 30 * kSecond},
-      {.group = "order",
-       .name = "hundred-thousand",
-       .about = "100,000 consecutive operations are right, and memory does not grow",
-       .level = Level::kThorough,
-       .body = many_operations,
-       .deadline = 500 * kSecond},
-      {.group = "order",
-       .name = "two-groups",
-       .about = "operations of two groups do not mix, in whatever order they begin",
-       .needs = {.without = BP_BACKEND_ONE_WORLD},
-       .body = two_groups},
-      {.group = "order",
-       .name = "p2p-beside-collectives",
-       .about = "messages and collectives in flight at the same time do not mix",
-       .body = p2p_beside_collectives},
-      {.group = "order",
-       .name = "skewed-arrival",
-       .about = "ranks may come late, and others be several operations ahead",
-       .body = skewed_arrival},
+      Case("back-to-back", "1000 consecutive operations do not mix", back_to_back, {}, {.deadline = 30 * kSecond}),
+      Case("memory-per-operation", "memory does not grow with the number of operations: 2,500", memory_of_operations,
+           {}, {.deadline = 30 * kSecond}),
+      Case("hundred-thousand", "100,000 consecutive operations are right, and memory does not grow", many_operations,
+           {}, {.level = Level::kThorough, .deadline = 500 * kSecond}),
+      Case("two-groups", "operations of two groups do not mix, in whatever order they begin", two_groups,
+           {.without = BP_BACKEND_ONE_WORLD}),
+      Case("p2p-beside-collectives", "messages and collectives in flight at the same time do not mix",
+           p2p_beside_collectives),
+      Case("skewed-arrival", "ranks may come late, and others be several operations ahead", skewed_arrival),
   };
 }
 

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "p2p.hpp"
+#include "groups.hpp"
 #include "p2p_traffic.hpp"
 
 namespace backplane::conformance {
@@ -117,11 +117,8 @@ void too_long_at_once(Rank& rank) {
 }  // namespace
 
 std::vector<Case> p2p_announced_cases() {
-  return {{.group = "p2p",
-           .name = "too-long-at-once",
-           .about = "a message of 256 GiB is refused when it begins to arrive, and takes no memory",
-           .needs = {.ranks = 2, .processes = true},
-           .body = too_long_at_once}};
+  return {Case("too-long-at-once", "a message of 256 GiB is refused when it begins to arrive, and takes no memory",
+               too_long_at_once, {.ranks = 2, .processes = true})};
 }
 
 }  // namespace backplane::conformance

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <numeric>
 
-#include "p2p.hpp"
+#include "groups.hpp"
 #include "p2p_traffic.hpp"
 
 namespace backplane::conformance {
@@ -218,43 +218,20 @@ void over_2gib(Rank& rank) {
 
 std::vector<Case> p2p_contents_cases() {
   return {
-      {.group = "p2p",
-       .name = "sizes",
-       .about = "messages of 0, 1, odd and 2^k +- 1 bytes arrive whole, and bp_result holds source and size",
-       .body = sizes},
-      {.group = "p2p",
-       .name = "zero-bytes",
-       .about = "an empty message is a message: it is matched in its turn and needs no memory",
-       .body = zero_bytes},
-      {.group = "p2p", .name = "to-self", .about = "a rank can send to itself, in either order", .body = to_self},
-      {.group = "p2p",
-       .name = "guard-bytes",
-       .about = "nothing outside the buffers is written to, however they are aligned",
-       .body = guard_bytes},
-      {.group = "p2p",
-       .name = "input-unmodified",
-       .about = "a send does not change its buffer",
-       .body = input_unmodified},
-      {.group = "p2p",
-       .name = "buffer-free-after-send",
-       .about = "a send is done once its buffer may be reused, whether or not the message was received",
-       .body = buffer_free_after_send},
-      {.group = "p2p",
-       .name = "dtype-differs",
-       .about = "messages are bytes: sender and receiver need not name the same dtype",
-       .body = dtype_differs},
-      {.group = "p2p",
-       .name = "both-directions-large",
-       .about = "large messages pass each other, between two ranks and round a ring",
-       .needs = {.ranks = 2},
-       .body = both_directions_large},
-      {.group = "p2p",
-       .name = "over-2gib",
-       .about = "a message of more than 2 GiB arrives whole",
-       .level = Level::kFull,
-       .needs = {.ranks = 2},
-       .body = over_2gib,
-       .deadline = 150 * kSecond},
+      Case("sizes", "messages of 0, 1, odd and 2^k +- 1 bytes arrive whole, and bp_result holds source and size",
+           sizes),
+      Case("zero-bytes", "an empty message is a message: it is matched in its turn and needs no memory", zero_bytes),
+      Case("to-self", "a rank can send to itself, in either order", to_self),
+      Case("guard-bytes", "nothing outside the buffers is written to, however they are aligned", guard_bytes),
+      Case("input-unmodified", "a send does not change its buffer", input_unmodified),
+      Case("buffer-free-after-send",
+           "a send is done once its buffer may be reused, whether or not the message was received",
+           buffer_free_after_send),
+      Case("dtype-differs", "messages are bytes: sender and receiver need not name the same dtype", dtype_differs),
+      Case("both-directions-large", "large messages pass each other, between two ranks and round a ring",
+           both_directions_large, {.ranks = 2}),
+      Case("over-2gib", "a message of more than 2 GiB arrives whole", over_2gib, {.ranks = 2},
+           {.level = Level::kFull, .deadline = 150 * kSecond}),
   };
 }
 

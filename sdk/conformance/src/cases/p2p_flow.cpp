@@ -2,7 +2,7 @@
 #include <atomic>
 #include <thread>
 
-#include "p2p.hpp"
+#include "groups.hpp"
 #include "p2p_traffic.hpp"
 
 namespace backplane::conformance {
@@ -176,29 +176,14 @@ void unreceived(Rank& rank) {
 
 std::vector<Case> p2p_flow_cases() {
   return {
-      {.group = "p2p",
-       .name = "flood-unexpected",
-       .about = "thousands of unexpected messages arrive in order, and memory grows in proportion to their size",
-       .body = flood_unexpected},
-      {.group = "p2p",
-       .name = "late-receiver",
-       .about = "a message waits for its recv, and messages with other tags pass it",
-       .body = late_receiver},
-      {.group = "p2p",
-       .name = "early-receiver",
-       .about = "a recv does not end before its message arrives",
-       .needs = {.ranks = 2},
-       .body = early_receiver},
-      {.group = "p2p",
-       .name = "sync-and-not",
-       .about = "send and recv work with BP_OP_SYNC and without, on either side",
-       .body = sync_and_not},
-      {.group = "p2p", .name = "ping-pong", .about = "two ranks take turns", .needs = {.ranks = 2}, .body = ping_pong},
-      {.group = "p2p",
-       .name = "unreceived",
-       .about = "unreceived messages are dropped at the end and delay no rank",
-       .needs = {.ranks = 2},
-       .body = unreceived},
+      Case("flood-unexpected",
+           "thousands of unexpected messages arrive in order, and memory grows in proportion to their size",
+           flood_unexpected),
+      Case("late-receiver", "a message waits for its recv, and messages with other tags pass it", late_receiver),
+      Case("early-receiver", "a recv does not end before its message arrives", early_receiver, {.ranks = 2}),
+      Case("sync-and-not", "send and recv work with BP_OP_SYNC and without, on either side", sync_and_not),
+      Case("ping-pong", "two ranks take turns", ping_pong, {.ranks = 2}),
+      Case("unreceived", "unreceived messages are dropped at the end and delay no rank", unreceived, {.ranks = 2}),
   };
 }
 

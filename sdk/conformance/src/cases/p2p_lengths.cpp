@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "p2p.hpp"
+#include "groups.hpp"
 #include "p2p_traffic.hpp"
 
 namespace backplane::conformance {
@@ -108,18 +108,11 @@ void shorter_tells_size(Rank& rank) {
 
 std::vector<Case> p2p_lengths_cases() {
   return {
-      {.group = "p2p",
-       .name = "truncation",
-       .about = "a message longer than its recv is consumed, and the recv ends with BP_INVALID, source and full size",
-       .body = truncation},
-      {.group = "p2p",
-       .name = "truncation-group-usable",
-       .about = "the group stays usable after a truncated message",
-       .body = truncation_group_usable},
-      {.group = "p2p",
-       .name = "shorter-tells-size",
-       .about = "a recv accepts a shorter message, and bp_result holds its size",
-       .body = shorter_tells_size},
+      Case("truncation",
+           "a message longer than its recv is consumed, and the recv ends with BP_INVALID, source and full size",
+           truncation),
+      Case("truncation-group-usable", "the group stays usable after a truncated message", truncation_group_usable),
+      Case("shorter-tells-size", "a recv accepts a shorter message, and bp_result holds its size", shorter_tells_size),
   };
 }
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "bounded_memory.hpp"
-#include "p2p.hpp"
+#include "groups.hpp"
 #include "p2p_traffic.hpp"
 
 namespace backplane::conformance {
@@ -81,22 +81,12 @@ void across_larger_worlds(Rank& rank) {
 
 std::vector<Case> p2p_many_cases() {
   return {
-      {.group = "p2p",
-       .name = "memory-per-message",
-       .about = "memory does not grow with the number of messages: 16,000",
-       .body = memory_of_messages,
-       .deadline = 60 * kSecond},
-      {.group = "p2p",
-       .name = "hundred-thousand",
-       .about = "100,000 messages arrive in order, and memory does not grow",
-       .level = Level::kThorough,
-       .body = many_messages,
-       .deadline = 240 * kSecond},
-      {.group = "p2p",
-       .name = "larger-worlds",
-       .about = "every rank reaches every rank in worlds of 5 and 8",
-       .worlds = {5, 8},
-       .body = across_larger_worlds},
+      Case("memory-per-message", "memory does not grow with the number of messages: 16,000", memory_of_messages, {},
+           {.deadline = 60 * kSecond}),
+      Case("hundred-thousand", "100,000 messages arrive in order, and memory does not grow", many_messages, {},
+           {.level = Level::kThorough, .deadline = 240 * kSecond}),
+      Case("larger-worlds", "every rank reaches every rank in worlds of 5 and 8", across_larger_worlds, {},
+           {.worlds = {5, 8}}),
   };
 }
 

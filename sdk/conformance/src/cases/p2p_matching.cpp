@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "p2p.hpp"
+#include "groups.hpp"
 #include "p2p_traffic.hpp"
 
 namespace backplane::conformance {
@@ -290,39 +290,20 @@ void everybody_at_once(Rank& rank) {
 
 std::vector<Case> p2p_matching_cases() {
   return {
-      {.group = "p2p",
-       .name = "tag-match",
-       .about = "all declared bits of a tag are matched, including those of the core's tags",
-       .needs = {.flags = BP_BACKEND_TAGS},
-       .body = tag_match},
-      {.group = "p2p",
-       .name = "order-kept",
-       .about = "messages to one peer with one tag are received in the order of their sends, small and large alike",
-       .body = order_kept},
-      {.group = "p2p",
-       .name = "tags-interleaved",
-       .about = "a recv takes the oldest message of its tag, past older ones of other tags",
-       .needs = {.flags = BP_BACKEND_TAGS},
-       .body = tags_interleaved},
-      {.group = "p2p",
-       .name = "any-source-names-sender",
-       .about = "a recv from any source reports the sender",
-       .needs = {.flags = BP_BACKEND_ANY_SOURCE},
-       .body = any_source_names_sender},
-      {.group = "p2p",
-       .name = "any-source-order",
-       .about = "recvs from any source keep the order of each sender and lose nothing",
-       .needs = {.flags = BP_BACKEND_ANY_SOURCE},
-       .body = any_source_order},
-      {.group = "p2p",
-       .name = "any-source-oldest-recv",
-       .about = "a message goes to the oldest recv that matches, named or from any source",
-       .needs = {.flags = BP_BACKEND_ANY_SOURCE | BP_BACKEND_TAGS},
-       .body = any_source_oldest_recv},
-      {.group = "p2p",
-       .name = "everybody-at-once",
-       .about = "every rank sends to every rank at the same time, itself included",
-       .body = everybody_at_once},
+      Case("tag-match", "all declared bits of a tag are matched, including those of the core's tags", tag_match,
+           {.flags = BP_BACKEND_TAGS}),
+      Case("order-kept",
+           "messages to one peer with one tag are received in the order of their sends, small and large alike",
+           order_kept),
+      Case("tags-interleaved", "a recv takes the oldest message of its tag, past older ones of other tags",
+           tags_interleaved, {.flags = BP_BACKEND_TAGS}),
+      Case("any-source-names-sender", "a recv from any source reports the sender", any_source_names_sender,
+           {.flags = BP_BACKEND_ANY_SOURCE}),
+      Case("any-source-order", "recvs from any source keep the order of each sender and lose nothing", any_source_order,
+           {.flags = BP_BACKEND_ANY_SOURCE}),
+      Case("any-source-oldest-recv", "a message goes to the oldest recv that matches, named or from any source",
+           any_source_oldest_recv, {.flags = BP_BACKEND_ANY_SOURCE | BP_BACKEND_TAGS}),
+      Case("everybody-at-once", "every rank sends to every rank at the same time, itself included", everybody_at_once),
   };
 }
 

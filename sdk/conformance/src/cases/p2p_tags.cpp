@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <iterator>
 
-#include "p2p.hpp"
+#include "groups.hpp"
 #include "p2p_traffic.hpp"
 
 namespace backplane::conformance {
@@ -188,26 +188,14 @@ void any_tag_oldest_recv(Rank& rank) {
 std::vector<Case> p2p_tags_cases() {
   constexpr uint32_t kTagged = BP_BACKEND_TAGS | BP_BACKEND_ANY_TAG;
   return {
-      {.group = "p2p",
-       .name = "result-tag",
-       .about = "a recv reports the tag of its message",
-       .needs = {.flags = BP_BACKEND_TAGS},
-       .body = result_tag},
-      {.group = "p2p",
-       .name = "any-tag",
-       .about = "a recv of any tag takes the oldest message with a tag of users, and none with a tag of the core's",
-       .needs = {.flags = kTagged},
-       .body = any_tag},
-      {.group = "p2p",
-       .name = "any-tag-any-source",
-       .about = "recvs of any tag from any source keep the order of each sender across tags",
-       .needs = {.flags = kTagged | BP_BACKEND_ANY_SOURCE},
-       .body = any_tag_any_source},
-      {.group = "p2p",
-       .name = "any-tag-oldest-recv",
-       .about = "a message goes to the oldest recv that matches, of its tag or of any tag",
-       .needs = {.flags = kTagged},
-       .body = any_tag_oldest_recv},
+      Case("result-tag", "a recv reports the tag of its message", result_tag, {.flags = BP_BACKEND_TAGS}),
+      Case("any-tag",
+           "a recv of any tag takes the oldest message with a tag of users, and none with a tag of the core's", any_tag,
+           {.flags = kTagged}),
+      Case("any-tag-any-source", "recvs of any tag from any source keep the order of each sender across tags",
+           any_tag_any_source, {.flags = kTagged | BP_BACKEND_ANY_SOURCE}),
+      Case("any-tag-oldest-recv", "a message goes to the oldest recv that matches, of its tag or of any tag",
+           any_tag_oldest_recv, {.flags = kTagged}),
   };
 }
 

@@ -3,6 +3,7 @@
 // Matched probes ("backplane.probe/1"): messages are taken before a buffer is posted for them.
 #include <array>
 
+#include "groups.hpp"
 #include "probe_support.hpp"
 
 namespace backplane::conformance {
@@ -160,23 +161,17 @@ void dropped(Rank& rank) {
   }
 }
 
-Case probe_case(const char* name, const char* about, void (*body)(Rank&)) {
-  return {.group = "probe", .name = name, .about = about, .body = body};
-}
-
 }  // namespace
 
 std::vector<Case> probe_cases() {
-  std::vector<Case> cases = {
-      probe_case("none", "BP_AGAIN while there is no message of that peer and tag", none),
-      probe_case("oldest", "a probe takes the oldest message, which no other recv gets", oldest),
-      probe_case("posted-first", "recvs posted before the probe get their messages first", posted_first),
-      probe_case("sizes", "messages of all sizes are received into buffers of their size", probed_sizes),
-      probe_case("too-small", "a probed message longer than its buffer is BP_INVALID, like any truncation", too_small),
-      probe_case("dropped", "dropping a message completes its send", dropped),
+  return {
+      Case("none", "BP_AGAIN while there is no message of that peer and tag", none),
+      Case("oldest", "a probe takes the oldest message, which no other recv gets", oldest),
+      Case("posted-first", "recvs posted before the probe get their messages first", posted_first),
+      Case("sizes", "messages of all sizes are received into buffers of their size", probed_sizes),
+      Case("too-small", "a probed message longer than its buffer is BP_INVALID, like any truncation", too_small),
+      Case("dropped", "dropping a message completes its send", dropped),
   };
-  for (Case& one : probe_end_cases()) cases.push_back(one);
-  return cases;
 }
 
 }  // namespace backplane::conformance

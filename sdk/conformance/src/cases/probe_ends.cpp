@@ -7,6 +7,7 @@
 #include <array>
 
 #include "death_after.hpp"
+#include "groups.hpp"
 #include "probe_support.hpp"
 
 namespace backplane::conformance {
@@ -163,17 +164,10 @@ void after_death(Rank& rank) {
 
 std::vector<Case> probe_end_cases() {
   return {
-      {.group = "probe", .name = "taken-once", .about = "concurrent probes take each message once", .body = taken_once},
-      {.group = "probe",
-       .name = "aborted",
-       .about = "probes fail after an abort, and probed messages can be dropped",
-       .needs = {.ranks = 2},
-       .body = aborted},
-      {.group = "probe",
-       .name = "after-death",
-       .about = "a message that has arrived can be received although its sender is dead",
-       .needs = {.ranks = 2, .processes = true},
-       .body = after_death},
+      Case("taken-once", "concurrent probes take each message once", taken_once),
+      Case("aborted", "probes fail after an abort, and probed messages can be dropped", aborted, {.ranks = 2}),
+      Case("after-death", "a message that has arrived can be received although its sender is dead", after_death,
+           {.ranks = 2, .processes = true}),
   };
 }
 

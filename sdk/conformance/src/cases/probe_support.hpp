@@ -78,6 +78,4 @@ inline void expect_word(Rank& rank, VerifiedAgent& verified, const Prober& probe
   rank.require(got == word, fmt::format("message {}", word), fmt::format("message {}", got));
 }
 
-std::vector<Case> probe_end_cases();  // probe_ends.cpp
-
 }  // namespace backplane::conformance

@@ -5,8 +5,8 @@
 #include <functional>
 #include <thread>
 
+#include "groups.hpp"
 #include "proc.hpp"
-#include "process_groups.hpp"
 #include "process_traffic.hpp"
 
 namespace backplane::conformance {
@@ -144,20 +144,15 @@ void native_handle(Rank& rank) {
 }  // namespace
 
 std::vector<Case> process_cases() {
-  std::vector<Case> cases = {
-      without(BP_BACKEND_ONE_WORLD,
-              process_case("concurrent-init", "several threads may start groups at once", concurrent_init)),
-      without(
-          BP_BACKEND_ONE_WORLD,
-          process_case("concurrent-groups", "several threads may use groups of their own at once", concurrent_groups)),
-      process_case("concurrent-threads", "several threads may use one group at once", one_group_many_threads),
-      process_case("any-thread", "calls may come from any thread", any_thread_calls),
-      process_case("cloexec", "descriptors are close-on-exec", close_on_exec),
-      process_case("native-handle", "the native handle exists and does not change", native_handle),
+  const Needs one = {.without = BP_BACKEND_ONE_WORLD};
+  return {
+      Case("concurrent-init", "several threads may start groups at once", concurrent_init, one),
+      Case("concurrent-groups", "several threads may use groups of their own at once", concurrent_groups, one),
+      Case("concurrent-threads", "several threads may use one group at once", one_group_many_threads),
+      Case("any-thread", "calls may come from any thread", any_thread_calls),
+      Case("cloexec", "descriptors are close-on-exec", close_on_exec),
+      Case("native-handle", "the native handle exists and does not change", native_handle),
   };
-  for (Case& one : process_fork_cases()) cases.push_back(one);
-  for (Case& one : process_signal_cases()) cases.push_back(one);
-  return cases;
 }
 
 }  // namespace backplane::conformance

@@ -9,8 +9,8 @@
 #include "backplane/base/subprocess.hpp"
 #include "case.hpp"
 #include "death_after.hpp"
+#include "groups.hpp"
 #include "proc.hpp"
-#include "process_groups.hpp"
 #include "process_traffic.hpp"
 
 namespace backplane::conformance {
@@ -125,13 +125,11 @@ void fork_exit(Rank& rank) {
 }  // namespace
 
 std::vector<Case> process_fork_cases() {
-  Case outlived = process_case("fork-outlived", "a group can be destroyed while a forked child lives", fork_outlived);
-  outlived.needs.ranks = 2;
-  outlived.needs.processes = true;
   return {
-      process_case("fork-child", "a forked child that ends at once does not affect its parent", fork_child),
-      process_case("fork-exit", "a forked child that calls exit ends soon and does not affect its parent", fork_exit),
-      outlived,
+      Case("fork-child", "a forked child that ends at once does not affect its parent", fork_child),
+      Case("fork-exit", "a forked child that calls exit ends soon and does not affect its parent", fork_exit),
+      Case("fork-outlived", "a group can be destroyed while a forked child lives", fork_outlived,
+           {.ranks = 2, .processes = true}),
   };
 }
 

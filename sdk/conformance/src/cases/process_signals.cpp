@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "death_after.hpp"
+#include "groups.hpp"
 #include "proc.hpp"
-#include "process_groups.hpp"
 #include "process_traffic.hpp"
 
 extern char** environ;
@@ -239,21 +239,14 @@ void tsan_clean(Rank& rank) {
 }  // namespace
 
 std::vector<Case> process_signal_cases() {
-  Case pipe = process_case("sigpipe", "a peer's death raises no SIGPIPE", sigpipe);
-  pipe.needs.ranks = 2;
-  pipe.needs.processes = true;
-  Case storm = process_case("eintr-storm", "signals that interrupt system calls lose no message and break no deadline",
-                            eintr_storm);
-  storm.needs.processes = true;  // the handler is the process's
-  Case blocked = process_case("signals-blocked", "the backend's threads block all signals", signals_blocked);
-  blocked.needs.processes = true;  // other ranks' threads are not the backend's
+  const Needs processes = {.processes = true};  // handlers and threads of other ranks are not the backend's
   return {
-      storm,
-      pipe,
-      blocked,
-      process_case("manners", "signal handlers, umask, directory, environment, locale and limits are unchanged",
-                   manners),
-      process_case("tsan-clean", "ThreadSanitizer finds nothing", tsan_clean),
+      Case("eintr-storm", "signals that interrupt system calls lose no message and break no deadline", eintr_storm,
+           processes),
+      Case("sigpipe", "a peer's death raises no SIGPIPE", sigpipe, {.ranks = 2, .processes = true}),
+      Case("signals-blocked", "the backend's threads block all signals", signals_blocked, processes),
+      Case("manners", "signal handlers, umask, directory, environment, locale and limits are unchanged", manners),
+      Case("tsan-clean", "ThreadSanitizer finds nothing", tsan_clean),
   };
 }
 

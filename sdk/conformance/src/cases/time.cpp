@@ -6,11 +6,9 @@
 #include <algorithm>
 
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
-
-std::vector<Case> time_clock_cases();  // time_clock.cpp
-
 namespace {
 
 constexpr int kAttempts = 3;
@@ -268,46 +266,20 @@ void collective_in_time(Rank& rank) {
 
 std::vector<Case> time_cases() {
   const Needs tags = {.flags = BP_BACKEND_TAGS};
-  std::vector<Case> cases = {
-      {.group = "time",
-       .name = "zero-and-tiny",
-       .about = "BP_OP_SYNC with a timeout of 0 or nearly 0 ends at once",
-       .body = zero_and_tiny},
-      {.group = "time",
-       .name = "zero-takes-what-is-there",
-       .about = "BP_OP_SYNC with a timeout of 0 receives what has arrived",
-       .body = zero_takes_what_is_there},
-      {.group = "time",
-       .name = "per-call",
-       .about = "each call keeps its own timeout, and overshoots by 100 ms or 10% at most",
-       .body = per_call},
-      {.group = "time",
-       .name = "ends-with-the-message",
-       .about = "a wait is over when its message comes",
-       .body = ends_with_the_message},
-      {.group = "time", .name = "huge", .about = "timeouts up to INT64_MAX wait", .body = huge},
-      {.group = "time",
-       .name = "infinite-but-abortable",
-       .about = "BP_NO_TIMEOUT waits until abort",
-       .body = infinite_but_abortable},
-      {.group = "time",
-       .name = "sends",
-       .about = "a send with BP_OP_SYNC keeps its deadline",
-       .needs = tags,
-       .body = sends_too},
-      {.group = "time",
-       .name = "usable-afterwards",
-       .about = "after a recv timed out, messages are correct or fail with an error",
-       .body = usable_after_timeout,
-       .deadline = 40 * kSecond},
-      {.group = "time",
-       .name = "collective",
-       .about = "a native collective with BP_OP_SYNC keeps its deadline",
-       .needs = {.ops = 0, .ranks = 2},
-       .body = collective_in_time},
+  return {
+      Case("zero-and-tiny", "BP_OP_SYNC with a timeout of 0 or nearly 0 ends at once", zero_and_tiny),
+      Case("zero-takes-what-is-there", "BP_OP_SYNC with a timeout of 0 receives what has arrived",
+           zero_takes_what_is_there),
+      Case("per-call", "each call keeps its own timeout, and overshoots by 100 ms or 10% at most", per_call),
+      Case("ends-with-the-message", "a wait is over when its message comes", ends_with_the_message),
+      Case("huge", "timeouts up to INT64_MAX wait", huge),
+      Case("infinite-but-abortable", "BP_NO_TIMEOUT waits until abort", infinite_but_abortable),
+      Case("sends", "a send with BP_OP_SYNC keeps its deadline", sends_too, tags),
+      Case("usable-afterwards", "after a recv timed out, messages are correct or fail with an error",
+           usable_after_timeout, {}, {.deadline = 40 * kSecond}),
+      Case("collective", "a native collective with BP_OP_SYNC keeps its deadline", collective_in_time,
+           {.ops = 0, .ranks = 2}),
   };
-  for (Case& one : time_clock_cases()) cases.push_back(one);
-  return cases;
 }
 
 }  // namespace backplane::conformance

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "async_support.hpp"
+#include "groups.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -90,7 +91,7 @@ void wall_clock_jump(Rank& rank) {
 
 std::vector<Case> time_clock_cases() {
   return {
-      {.group = "time", .name = "wall-clock-jump", .about = "waits use a monotonic clock", .body = wall_clock_jump},
+      Case("wall-clock-jump", "waits use a monotonic clock", wall_clock_jump),
   };
 }
 
