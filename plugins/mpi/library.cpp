@@ -164,9 +164,10 @@ void check_launcher_connection() {
   if (text == nullptr) return;
   pollfd connection = {std::atoi(text), POLLRDHUP, 0};
   if (::poll(&connection, 1, 0) == 0) return;
-  throw sdk::Failure(BP_UNSUPPORTED,
-                     "mpi: the connection to the launcher (PMI_FD), which MPI needs, has been closed: the ranks have "
-                     "met over it; set MASTER_ADDR and MASTER_PORT for all ranks, or use another init method");
+  throw sdk::Failure(
+      BP_UNSUPPORTED,
+      "mpi: the connection to the launcher (PMI_FD), which MPI needs, has been closed: the ranks have "
+      "met over it for another backend; set MASTER_ADDR and MASTER_PORT for all ranks, or use another init method");
 }
 
 std::string launcher_job() {

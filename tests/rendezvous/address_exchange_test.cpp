@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <cstdlib>
 #include <thread>
 
 #include "backplane/base/descriptor.hpp"
@@ -110,11 +111,24 @@ TEST(PmiTest, ARankThatLearnsThatThereIsNoStoreAsksAgain) {
   Environment environment;
   PmiLauncher launcher({"none no descriptors", "none no memory", "127.0.0.1 1 job"});
   environment.set("PMI_FD", std::to_string(launcher.fd()));
-  EXPECT_EQ(exchange_address(LauncherKind::kPmi, 1, {}, soon()), "none no descriptors");
+  EXPECT_EQ(exchange_address({LauncherKind::kPmi, Afterwards::kEnd}, 1, {}, soon()), "none no descriptors");
   EXPECT_EQ(exchanged_address(), "") << "the next start exchanges again";
-  EXPECT_EQ(exchange_address(LauncherKind::kPmi, 1, {}, soon()), "none no memory");
-  EXPECT_EQ(exchange_by_pmi(1, {}, soon()), "127.0.0.1 1 job");
+  EXPECT_EQ(exchange_address({LauncherKind::kPmi, Afterwards::kEnd}, 1, {}, soon()), "none no memory");
+  EXPECT_EQ(exchange_by_pmi(1, {}, Afterwards::kEnd, soon()), "127.0.0.1 1 job");
   EXPECT_EQ(launcher.requests(), "init get_my_kvsname barrier_in get barrier_in get barrier_in get finalize ");
+}
+
+TEST(PmiTest, AConnectionThatIsKeptServesOnAndEndsWithTheProcess) {
+  Environment environment;
+  PmiLauncher launcher({"127.0.0.1 1 job", "127.0.0.1 2 job"});
+  environment.set("PMI_FD", std::to_string(launcher.fd()));
+  const auto use_twice = [] {
+    if (exchange_by_pmi(1, {}, Afterwards::kKeep, soon()) != "127.0.0.1 1 job") std::exit(1);
+    if (exchange_by_pmi(1, {}, Afterwards::kKeep, soon()) != "127.0.0.1 2 job") std::exit(2);
+    std::exit(0);
+  };
+  EXPECT_EXIT(use_twice(), testing::ExitedWithCode(0), "");
+  EXPECT_EQ(launcher.requests(), "init get_my_kvsname barrier_in get barrier_in get finalize ");
 }
 
 }  // namespace

@@ -32,18 +32,25 @@ class LaunchersTest : public testing::TestWithParam<const MpiLauncher*> {
     if (*GetParam()->path == '\0') GTEST_SKIP() << GetParam()->name << " is not installed";
   }
 
-  void expect_sum(const std::string& arguments, int ranks) {
+  void expect_sum(const std::string& arguments, int ranks, const std::string& backend = "") {
     const MpiLauncher& launcher = *GetParam();
     const std::string command = std::string(launcher.path) + " " + join(launcher.options) + arguments;
     const Outcome outcome =
         run({"-c", command + " " BACKPLANE_TEST_HELLO},
-            {{{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}, {}, "/bin/sh"});
+            {{{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}, {"BACKPLANE_BACKEND", backend}},
+             {},
+             "/bin/sh"});
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     for (int rank = 0; rank < ranks; ++rank) {
-      const std::string line = "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " over ";
+      const std::string line = "rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " over " + backend;
       EXPECT_TRUE(contains(outcome.out, line)) << outcome.out << outcome.err;
     }
     EXPECT_TRUE(contains(outcome.out, "add up to " + std::to_string(ranks * (ranks - 1) / 2))) << outcome.out;
+  }
+
+  std::string on_two_hosts() const {
+    const std::string hosts = GetParam() == &kOpenMpi ? " a:2,b:2" : " a,b";
+    return std::string(GetParam()->agent) + " " + agent() + " " + GetParam()->hosts + hosts + " -n 4";
   }
 
   // A program instead of ssh that runs the commands of two imagined hosts here. Each has its own TMPDIR, because
@@ -68,10 +75,10 @@ class LaunchersTest : public testing::TestWithParam<const MpiLauncher*> {
 
 TEST_P(LaunchersTest, RanksOfOneHostMeet) { expect_sum("-n 3", 3); }
 
-TEST_P(LaunchersTest, RanksOfTwoHostsMeet) {
-  const std::string hosts = GetParam() == &kOpenMpi ? " a:2,b:2" : " a,b";
-  expect_sum(std::string(GetParam()->agent) + " " + agent() + " " + GetParam()->hosts + hosts + " -n 4", 4);
-}
+TEST_P(LaunchersTest, RanksOfTwoHostsMeet) { expect_sum(on_two_hosts(), 4); }
+
+// MPI begins on the connection by which the ranks have met.
+TEST_P(LaunchersTest, RanksOfOneHostMeetAndStartMpi) { expect_sum("-n 3", 3, "mpi"); }
 
 INSTANTIATE_TEST_SUITE_P(All, LaunchersTest, testing::Values(&kOpenMpi, &kHydra),
                          [](const auto& of) { return of.param == &kOpenMpi ? "OpenMpi" : "Hydra"; });

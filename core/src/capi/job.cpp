@@ -134,15 +134,19 @@ void join_and_report_failed_choice(RendezvousRequest request, const std::string&
   }
 }
 
-// Throws if the choice is invalid. Its options are made later, when the rank is known.
-void check_choice(Registry& registry, const char* requested) {
+// Throws if the choice is invalid. Its options are made later, when the rank is known. Returns true if a library below
+// a backend has a world of its own, for which it may need the launcher's connection.
+bool check_choice(Registry& registry, const char* requested) {
+  bool has_own_world = false;
   for (const SelectionPart& part : parse_selection(selected_backend(requested))) {
     if (part.name == "auto") continue;
     const Member& member = registry.lookup(part.name);
     PluginInstance::check_kind(member, BP_KIND_PROCESS_GROUP);
     check_security(member);
     complete_options(*member.backend, part.options);
+    has_own_world = has_own_world || (member.backend->flags & BP_BACKEND_ONE_WORLD) != 0;
   }
+  return has_own_world;
 }
 
 }  // namespace
@@ -172,7 +176,7 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   request.timeout_ns = timeout_or(config.timeout_ns, BP_DEFAULT_TIMEOUT_NS);
   std::vector<ChosenPlugin> layers;
   try {  // before this rank waits for others
-    check_choice(registry, config.backend);
+    request.keeps_launcher = check_choice(registry, config.backend);
     layers = choose_layers(registry);
   } catch (const Error& problem) {
     join_and_report_failed_choice(request, name_of(config), problem);

@@ -7,7 +7,6 @@
 #include "environment.hpp"
 #include "error.hpp"
 #include "process.hpp"
-#include "rendezvous/address_exchange.hpp"
 #include "store/tcp_address.hpp"
 
 namespace backplane::core {
@@ -98,9 +97,9 @@ void meet_beside_torchrun(int32_t world_size, InitMethod& method) {
   method.port = derived_port(method.port, parse_number(kAttempt, variable(kAttempt).value_or("0"), 0, INT32_MAX));
 }
 
-std::string exchange_address(LauncherKind launcher, int32_t rank, const std::string& text, const Deadline& deadline) {
-  std::string result = launcher == LauncherKind::kOpenMpi ? exchange_by_pmix(rank, text, deadline)
-                                                          : exchange_by_pmi(rank, text, deadline);
+std::string exchange_address(ExchangeVia via, int32_t rank, const std::string& text, const Deadline& deadline) {
+  std::string result = via.launcher == LauncherKind::kOpenMpi ? exchange_by_pmix(rank, text, deadline)
+                                                              : exchange_by_pmi(rank, text, via.afterwards, deadline);
   if (result.starts_with(kNoStore)) return result;
   const std::lock_guard lock(known().mutex);
   known().text = result;

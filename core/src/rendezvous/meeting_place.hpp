@@ -4,6 +4,7 @@
 #pragma once
 
 #include "deadline.hpp"
+#include "rendezvous/address_exchange.hpp"
 #include "rendezvous/init_method.hpp"
 #include "rendezvous/launcher.hpp"
 
@@ -23,8 +24,13 @@ void meet_beside_torchrun(int32_t world_size, InitMethod& method);
 // The first host of a list of Slurm: "n[01-03,7],m1" begins with n01.
 std::string first_host(const std::string& list);
 
+struct ExchangeVia {
+  LauncherKind launcher = LauncherKind::kPmi;
+  Afterwards afterwards = Afterwards::kEnd;  // of PMI-1
+};
+
 // For kExchanged: collective, until it has returned the address of a store. Rank 0 gives a text, and all return it.
-std::string exchange_address(LauncherKind launcher, int32_t rank, const std::string& text, const Deadline& deadline);
+std::string exchange_address(ExchangeVia via, int32_t rank, const std::string& text, const Deadline& deadline);
 // The address that an earlier exchange returned; empty: none has.
 std::string exchanged_address();
 

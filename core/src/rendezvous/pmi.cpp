@@ -2,6 +2,7 @@
 //
 // A client of PMI-1 (base/pmi_wire.hpp).
 #include <dlfcn.h>
+#include <link.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -144,11 +145,13 @@ class Pmi {
   std::string space_;
 };
 
-// The connection after exchanges without a store. PMI-1 cannot begin again once it is finalized.
+// The connection after an exchange without a store, or one after which an MPI library may begin on it. PMI-1 cannot
+// begin again once it is finalized.
 struct Kept {
   std::mutex mutex;  // held during an exchange
   std::unique_ptr<Pmi> pmi;
   int failed_exchanges = 0;
+  bool ends_at_exit = false;
 };
 
 Kept& kept() {
@@ -156,23 +159,41 @@ Kept& kept() {
   return *instance;
 }
 
-void finalize_at_exit() {
-  const std::unique_lock lock(kept().mutex, std::try_to_lock);
-  if (lock && kept().pmi) kept().pmi->abandon();
+// Such a library has begun on the connection and ends it.
+bool has_loaded_mpi() {
+  const auto is_mpi = [](dl_phdr_info* object, size_t, void*) {
+    const std::string_view path(object->dlpi_name);
+    const std::string_view name = path.substr(path.rfind('/') + 1);
+    return name.starts_with("libmpi.so") || name.starts_with("libmpi_abi.so") || name.starts_with("libmpich.so") ? 1
+                                                                                                                 : 0;
+  };
+  return ::dl_iterate_phdr(is_mpi, nullptr) != 0;
 }
 
-std::string exchange(Kept& state, std::unique_ptr<Pmi> pmi, int32_t rank, const std::string& text) {
+void finalize_at_exit() {
+  const std::unique_lock lock(kept().mutex, std::try_to_lock);
+  if (lock && kept().pmi && !has_loaded_mpi()) kept().pmi->abandon();
+}
+
+void keep(Kept& state, std::unique_ptr<Pmi> pmi) {
+  state.pmi = std::move(pmi);
+  if (!std::exchange(state.ends_at_exit, true)) std::atexit(finalize_at_exit);
+}
+
+std::string exchange(Kept& state, std::unique_ptr<Pmi> pmi, int32_t rank, const std::string& text,
+                     Afterwards afterwards) {
   const std::string key = exchange_key(state.failed_exchanges);
   try {
     pmi->begin();
     if (rank == 0) pmi->put(key, to_hex(text));
     pmi->barrier();
     std::string result = from_hex(pmi->get(key));
-    if (!result.starts_with(kNoStore)) {
-      pmi->finalize();
+    const bool has_failed = result.starts_with(kNoStore);
+    if (has_failed) ++state.failed_exchanges;
+    if (has_failed || afterwards == Afterwards::kKeep) {
+      keep(state, std::move(pmi));
     } else {
-      if (state.failed_exchanges++ == 0) std::atexit(finalize_at_exit);
-      state.pmi = std::move(pmi);
+      pmi->finalize();
     }
     return result;
   } catch (...) {
@@ -183,7 +204,7 @@ std::string exchange(Kept& state, std::unique_ptr<Pmi> pmi, int32_t rank, const 
 
 }  // namespace
 
-std::string exchange_by_pmi(int32_t rank, const std::string& text, const Deadline& deadline) {
+std::string exchange_by_pmi(int32_t rank, const std::string& text, Afterwards afterwards, const Deadline& deadline) {
   const auto descriptor = trusted_variable("PMI_FD");
   if (!descriptor) {
     fail(BP_INVALID, "MASTER_ADDR is not set, and the launcher that set PMI_RANK offers no connection (PMI_FD); {}",
@@ -200,7 +221,7 @@ std::string exchange_by_pmi(int32_t rank, const std::string& text, const Deadlin
   std::unique_ptr<Pmi> pmi = std::move(kept().pmi);
   if (!pmi) pmi = std::make_unique<Pmi>(static_cast<int>(parse_number("PMI_FD", *descriptor, 0, INT32_MAX)));
   pmi->limit(deadline);
-  return exchange(kept(), std::move(pmi), rank, text);
+  return exchange(kept(), std::move(pmi), rank, text, afterwards);
 }
 
 }  // namespace backplane::core

@@ -99,9 +99,9 @@ void serve_store(TcpStoreOptions options, Rendezvous& meeting) {
 // Exchanges "HOST PORT JOB" of rank 0's store, or kNoStore and the reason.
 constexpr size_t kLongestReason = 300;  // bytes
 
-std::string first_exchange(LauncherKind launcher, const TcpStoreOptions& options, const Deadline& deadline,
+std::string first_exchange(ExchangeVia via, const TcpStoreOptions& options, const Deadline& deadline,
                            Rendezvous& meeting) {
-  if (meeting.rank != 0) return exchange_address(launcher, meeting.rank, {}, deadline);
+  if (meeting.rank != 0) return exchange_address(via, meeting.rank, {}, deadline);
   std::random_device entropy;
   const std::string id = fmt::format("{}pmi:{:08x}{:08x}", kDerivedJobId, entropy(), entropy());
   TcpStoreOptions own = options;
@@ -110,20 +110,20 @@ std::string first_exchange(LauncherKind launcher, const TcpStoreOptions& options
     serve_store(own, meeting);
   } catch (const Error& e) {
     try {
-      exchange_address(launcher, 0, std::string(kNoStore) + std::string(e.what()).substr(0, kLongestReason), deadline);
+      exchange_address(via, 0, std::string(kNoStore) + std::string(e.what()).substr(0, kLongestReason), deadline);
     } catch (const Error&) {
       // The others learn it from the launcher or at their deadline.
     }
     throw;
   }
-  return exchange_address(launcher, 0, fmt::format("{} {} {}", own.host, meeting.server->port(), id), deadline);
+  return exchange_address(via, 0, fmt::format("{} {} {}", own.host, meeting.server->port(), id), deadline);
 }
 
 // Sets host, port and, unless it is given, the job id of rank 0's store, which rank 0 serves.
-void exchange_store(LauncherKind launcher, TcpStoreOptions& options, const Deadline& deadline, Rendezvous& meeting) {
+void exchange_store(ExchangeVia via, TcpStoreOptions& options, const Deadline& deadline, Rendezvous& meeting) {
   std::string text = exchanged_address();
   const bool is_first = text.empty();
-  if (is_first) text = first_exchange(launcher, options, deadline, meeting);
+  if (is_first) text = first_exchange(via, options, deadline, meeting);
   if (text.starts_with(kNoStore)) fail(BP_PEER_LOST, "rank 0 cannot serve the store: {}", text.substr(kNoStore.size()));
   const std::vector<std::string> parts = split(text, ' ');
   if (parts.size() != 3) fail(BP_INTERNAL, "the launcher returned {} as the address of rank 0", quoted(text));
@@ -133,7 +133,7 @@ void exchange_store(LauncherKind launcher, TcpStoreOptions& options, const Deadl
   if (!is_first && meeting.rank == 0) serve_store(options, meeting);
 }
 
-void connect_store(const InitMethod& method, bool is_hosted, LauncherKind launcher, const Deadline& deadline,
+void connect_store(const InitMethod& method, bool is_hosted, ExchangeVia via, const Deadline& deadline,
                    Rendezvous& meeting) {
   TcpStoreOptions options;
   options.host = method.host;
@@ -143,9 +143,9 @@ void connect_store(const InitMethod& method, bool is_hosted, LauncherKind launch
   options.secret = environment_secret();
   if (!deadline.infinite()) options.resolve_ns = std::min(options.resolve_ns, deadline.left_ns());
   if (method.scheme == InitMethod::Scheme::kExchanged) {
-    exchange_store(launcher, options, deadline, meeting);
+    exchange_store(via, options, deadline, meeting);
   } else {
-    if (options.job_id.empty()) options.job_id = derived_job_id(launcher);
+    if (options.job_id.empty()) options.job_id = derived_job_id(via.launcher);
     if (meeting.rank == 0 && !is_hosted) serve_store(options, meeting);
   }
   // The server does not get the world size: join() compares it and reports it on all ranks.
@@ -174,7 +174,8 @@ Rendezvous rendezvous(const RendezvousRequest& request) {
   if (method.scheme == InitMethod::Scheme::kFile) {
     meeting.root = make_file_store(method.path);
   } else {
-    connect_store(method, has_host, environment.launcher, deadline, meeting);
+    const Afterwards afterwards = request.keeps_launcher ? Afterwards::kKeep : Afterwards::kEnd;
+    connect_store(method, has_host, {environment.launcher, afterwards}, deadline, meeting);
   }
   const int64_t round = meeting.root->add(left_key(meeting.rank), 0, deadline);
   meeting.store = make_prefix_store(meeting.root, round_prefix(round));

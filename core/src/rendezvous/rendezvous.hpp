@@ -12,6 +12,7 @@ struct RendezvousRequest {
   int32_t rank = -1;                   // -1: from the init method or the environment
   int32_t world_size = -1;
   int64_t timeout_ns = INT64_C(1800) * 1000000000;
+  bool keeps_launcher = false;  // the launcher's connection (PMI_FD) stays open, for a backend that uses it, too
 };
 
 struct Rendezvous {
