@@ -168,14 +168,18 @@ Rendezvous rendezvous(const RendezvousRequest& request) {
          meeting.world_size - 1);
   }
   const bool is_from_environment = method.scheme == InitMethod::Scheme::kEnvironment;
-  if (is_from_environment) apply_environment(method, meeting.world_size, environment.launcher);
+  // Slurm's PMI-1 cannot begin again, but Slurm also tells where its ranks can meet without it.
+  const bool keeps_slurm = request.keeps_launcher && variable("SLURM_STEP_NODELIST").has_value();
+  const bool meets_by_slurm = keeps_slurm && environment.launcher == LauncherKind::kPmi;
+  const LauncherKind launcher = meets_by_slurm ? LauncherKind::kSlurm : environment.launcher;
+  if (is_from_environment) apply_environment(method, meeting.world_size, launcher);
   const bool has_host = is_hosted(method, is_from_environment);
   meeting.outlives_job = method.scheme == InitMethod::Scheme::kFile || has_host;
   if (method.scheme == InitMethod::Scheme::kFile) {
     meeting.root = make_file_store(method.path);
   } else {
     const Afterwards afterwards = request.keeps_launcher ? Afterwards::kKeep : Afterwards::kEnd;
-    connect_store(method, has_host, {environment.launcher, afterwards}, deadline, meeting);
+    connect_store(method, has_host, {launcher, afterwards}, deadline, meeting);
   }
   const int64_t round = meeting.root->add(left_key(meeting.rank), 0, deadline);
   meeting.store = make_prefix_store(meeting.root, round_prefix(round));
