@@ -43,25 +43,56 @@ Schedule binomial_reduce(const CollectiveSpec& spec) {
   return std::move(builder).finish();
 }
 
+namespace {
+
+// In larger worlds the chunks reach the root along the ring: the root then needs two connections instead of one to each
+// rank. In smaller ones each rank sends its chunk to the root, which takes one round.
+constexpr int32_t kMaxLinearRanks = 16;
+
+void send_to_root(Builder& builder, const CollectiveSpec& spec, const Blocks& chunks, const Region& own) {
+  if (spec.rank != spec.root) return builder.send(spec.root, own);
+  for (int32_t distance = 1; distance < spec.world_size; ++distance) {
+    const int32_t peer = neighbor(spec, spec.rank, distance);
+    builder.recv(peer, chunks.in(BufferRole::kOutput, peer));
+  }
+}
+
+// In hop h each rank passes on the chunk of the rank h places before it. The rank after the root passes on its own
+// only. Received chunks alternate between two places in scratch memory, from `scratch_at` on.
+void forward_to_root(Builder& builder, const CollectiveSpec& spec, const Blocks& chunks, const Region& own,
+                     uint64_t scratch_at) {
+  const int32_t distance = neighbor(spec, spec.root, -spec.rank);  // to the root along the ring
+  const uint64_t largest = chunks.largest(spec.world_size);
+  Region held = own;
+  for (int32_t hop = 0; hop + distance < spec.world_size; ++hop) {
+    if (distance > 0) builder.send(neighbor(spec, spec.rank, 1), held);
+    if (hop + distance + 1 < spec.world_size) {
+      const int32_t origin = neighbor(spec, spec.rank, -hop - 1);
+      held = distance == 0 ? chunks.in(BufferRole::kOutput, origin)
+                           : scratch(scratch_at + (hop % 2 == 0 ? 0 : largest), chunks.count(origin));
+      builder.recv(neighbor(spec, spec.rank, -1), held);
+    }
+    builder.end_round();
+  }
+}
+
+}  // namespace
+
 // Ring reduce_scatter, then every rank sends its chunk to the root (Thakur, Rabenseifner, Gropp 2005, section 4.4, with
 // a ring instead of their recursive halving). For large counts, for which forwarding in a tree costs more than the
 // start of a message.
 Schedule ring_reduce(const CollectiveSpec& spec) {
   const Blocks chunks = Blocks::balanced(spec.count, spec.world_size);
-  const int32_t rank = spec.rank;
-  const bool is_root = rank == spec.root;
-  const Region own =
-      is_root ? chunks.in(BufferRole::kOutput, rank) : scratch(ring_scratch(spec, chunks), chunks.count(rank));
+  const uint64_t own_at = ring_scratch(spec, chunks);
+  const bool is_root = spec.rank == spec.root;
+  const Region own = is_root ? chunks.in(BufferRole::kOutput, spec.rank) : scratch(own_at, chunks.count(spec.rank));
   Builder builder;
   ring_reduce_scatter(builder, spec, chunks, own);
   builder.end_round();
-  if (!is_root) {
-    builder.send(spec.root, own);
-    return std::move(builder).finish();
-  }
-  for (int32_t distance = 1; distance < spec.world_size; ++distance) {
-    const int32_t peer = neighbor(spec, rank, distance);
-    builder.recv(peer, chunks.in(BufferRole::kOutput, peer));
+  if (spec.world_size <= kMaxLinearRanks) {
+    send_to_root(builder, spec, chunks, own);
+  } else {
+    forward_to_root(builder, spec, chunks, own, own_at + chunks.largest(spec.world_size));
   }
   return std::move(builder).finish();
 }
