@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "store/store.hpp"
+#include "support/free_port.hpp"
 
 namespace backplane::test {
 namespace {
@@ -81,7 +81,7 @@ Job::Job(const std::string& backend, int world, Host host, const Variables& more
     port_ = server_->call("serve").substr(sizeof "port");
     common["BACKPLANE_STORE_HOSTED"] = "1";
   } else {
-    port_ = std::to_string(core::make_tcp_store_server({})->port());
+    port_ = std::to_string(free_port());
     common["BACKPLANE_STORE_HOSTED"] = "0";
   }
   if (host == Host::kFile) {

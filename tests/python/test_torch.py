@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
+from backplane._ports import free_port
 from support import LIMIT, run_ranks
 
 LONG_LIMIT = 3 * LIMIT  # s; each rank imports torch, which takes seconds of a processor
@@ -20,8 +20,7 @@ LONG_LIMIT = 3 * LIMIT  # s; each rank imports torch, which takes seconds of a p
 def run_torch(program: str, size: int, *arguments: str, **variables: str) -> list[subprocess.CompletedProcess[str]]:
     """Runs a file of this folder on `size` ranks, which torch's own launcher could have started."""
     folder = pathlib.Path(__file__).parent
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     processes = []
     for rank in range(size):
         environment = {

@@ -2,35 +2,19 @@
 //
 // Jobs with a secret under `backplane run`: the environment of the ranks, refused backends, and no disclosure of the
 // secret.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 
+#include "support/free_port.hpp"
 #include "tools/command.hpp"
 
 namespace backplane::test {
 namespace {
 
 constexpr const char* kSecret = "s3cretWordOfThisTestThatNobodyPrints";
-
-// A port that is free now. The launcher binds it soon.
-std::string free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(::bind(fd, generic, size), 0);
-  EXPECT_EQ(::getsockname(fd, generic, &size), 0);
-  ::close(fd);
-  return std::to_string(ntohs(address.sin_port));
-}
 
 class SecureRun : public testing::Test {
  protected:
@@ -127,7 +111,7 @@ TEST_F(SecureRun, WrongUseOfTheLauncher) {
 
 // Several launchers; here all on the loopback interface.
 TEST_F(SecureRun, NodesShareTheFile) {
-  const std::string port = free_port();
+  const std::string port = std::to_string(free_port());
   const auto node = [&port](int rank, const std::string& file) {
     return job({"-n", "1", "--no-prefix", "--nnodes", "2", "--node-rank", std::to_string(rank), "--master-addr",
                 "127.0.0.1", "--master-port", port, "--secret-file", file},

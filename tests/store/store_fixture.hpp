@@ -18,6 +18,7 @@
 
 #include "error.hpp"
 #include "store/store.hpp"
+#include "support/free_port.hpp"
 
 namespace backplane::core {
 
@@ -107,7 +108,6 @@ class Environment {
   std::map<std::string, std::optional<std::string>> before_;
 };
 
-// A port that is free now.
-inline uint16_t free_port() { return make_tcp_store_server({})->port(); }
+using test::free_port;
 
 }  // namespace backplane::core

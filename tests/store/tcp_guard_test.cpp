@@ -137,7 +137,7 @@ TEST_F(TcpGuard, UnfinishedFramesAreClosedInTime) {
 
 TEST_F(TcpGuard, StalledLargeFramesDelayOnlyLargeOnes) {
   TcpStoreOptions options;
-  options.heartbeat = {500'000'000, 3'000'000'000};
+  options.heartbeat = {2'000'000'000, 12'000'000'000};
   const auto server = make_tcp_store_server(options);
   options.port = server->port();
   std::vector<std::unique_ptr<RawClient>> stalled;
@@ -147,7 +147,7 @@ TEST_F(TcpGuard, StalledLargeFramesDelayOnlyLargeOnes) {
     EXPECT_EQ(stalled.back()->receive(1).size(), 1U) << "the welcome";
   }
   const auto store = make_tcp_store(options, soon());
-  store->set("small", std::string(size_t{1} << 19, 'x'), in_ms(2900));
+  store->set("small", std::string(size_t{1} << 19, 'x'), in_ms(11'900));
   store->set("large", std::string(size_t{3} << 20, 'x'), soon());  // once the stalled ones are closed
   EXPECT_EQ(store->get("large", soon()).size(), size_t{3} << 20);
 }

@@ -204,7 +204,7 @@ TEST(TcpStore, AClientThatWaitsForItsServerSaysWhy) {
   test::ScopedLog log;
   TcpStoreOptions options = at_port(free_port());
   options.warn_after_ns = 20'000'000;
-  EXPECT_ERROR(BP_TIMEOUT, "could not reach the store", make_tcp_store(options, in_ms(300)));
+  EXPECT_ERROR(BP_TIMEOUT, "could not reach the store", make_tcp_store(options, in_ms(2000)));
   const std::string line = fmt::format("cannot reach the store at 127.0.0.1:{} yet: Connection refused", options.port);
   const std::string text = log.text();
   EXPECT_NE(text.find(line), std::string::npos) << text;
@@ -234,7 +234,7 @@ TEST(TcpStore, TheEndOfTheServerEndsCalls) {
 }
 
 TEST(TcpStore, AnEndingStoreRefusesNewClients) {
-  TcpStoreOptions options;
+  TcpStoreOptions options = at_port(free_port());
   options.closing_key = "over";
   auto server = make_tcp_store_server(options);
   const uint16_t port = server->port();

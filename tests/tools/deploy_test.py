@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # deploy_test.py HELLO DIRECTORY: ranks with the variables and names of hosts that the files of share/deploy, Kubernetes
 # and its training operator give them meet, and add up their numbers. Exits with 77 where that cannot be tried.
+import contextlib
 import os
+import random
 import re
 import socket
 import subprocess
@@ -34,9 +36,13 @@ def skip_if_hosts_cannot_be_named():
     sys.exit(77)
 
 
+# Below the ports that the system gives to connections: another test's could get the port before rank 0 listens.
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(("127.0.0.1", port))
+            return str(port)
 
 
 def documents(name):

@@ -1,29 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Jobs over several nodes, as several launchers on the loopback interface.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
+#include "support/free_port.hpp"
 #include "tools/command.hpp"
 
 namespace backplane::test {
 namespace {
-
-// A free port, which the launcher binds soon.
-uint16_t free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(::bind(fd, generic, size), 0);
-  EXPECT_EQ(::getsockname(fd, generic, &size), 0);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 std::vector<std::string> node(int rank, const std::string& port, const std::vector<std::string>& program) {
   std::vector<std::string> words = {

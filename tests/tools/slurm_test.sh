@@ -40,9 +40,14 @@ fail() {
   exit 1
 }
 
+# Below the ports that the kernel gives to clients.
 free_ports() {
-  perl -MIO::Socket::INET -e 'my @held = map { IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1") } 1 .. shift;
-                              print join(" ", map { $_->sockport } @held), "\n"' "$1"
+  perl -MIO::Socket::INET -e 'my @held;
+    while (@held < $ARGV[0]) {
+      my $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1", LocalPort => 20000 + int(rand(12000)));
+      push @held, $socket if $socket;
+    }
+    print join(" ", map { $_->sockport } @held), "\n"' "$1"
 }
 
 (cat /etc/hosts; echo "127.0.0.1 n1 n2") > "$place/hosts"
