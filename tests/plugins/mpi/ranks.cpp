@@ -201,7 +201,7 @@ void abort(const std::string& file) {
   } else {
     auto work = group.rank() == 1 ? group.irecv(data, 0, 1)
                                   : group.all_reduce(data, ReduceOp::kSum, {.async_op = true, .timeout = kTimeout});
-    group.send(token, 0, kBegun);
+    const auto sent = group.isend(token, 0, kBegun);  // the abort may follow its arrival before a wait for it ends
     const std::string text = failure_of(Status::kCancelled, [&] { work.wait(); });
     expect(text.find("enough") != std::string::npos, "the reason in: " + text);
   }
@@ -211,28 +211,33 @@ void abort(const std::string& file) {
 // MPI's last rank is killed, and the others are told. Under a launcher that does not end them.
 void killed(const std::string& file) {
   ProcessGroup group = reversed(file, "mpi");
-  group.barrier();
   if (rank_of_mpi() == size_of_mpi() - 1) {
+    group.barrier();
     ::raise(SIGKILL);
     return;
   }
   std::vector<int32_t> data(300'000, 1);
   failure_of(Status::kPeerLost, [&] {
+    group.barrier();  // ends here where the other rank is the first to leave it
     for (;;) group.all_reduce(data, ReduceOp::kMax);
   });
 }
 
-// A collective to which a rank does not come.
+// A collective to which a rank does not come. The first rank to fail breaks the group of the others, which may be in
+// the barrier.
 void deadline(const std::string& file) {
   ProcessGroup group = reversed(file, "mpi");
-  group.barrier();
   std::vector<int32_t> data(300'000, 1);
   const auto begin = std::chrono::steady_clock::now();
   if (group.rank() == 0) {
-    failure_of(Status::kTimeout, [&] { group.recv(data, 1, 1, {.timeout = std::chrono::milliseconds(500)}); });
+    failure_of(Status::kTimeout, [&] {
+      group.barrier();
+      group.recv(data, 1, 1, {.timeout = std::chrono::milliseconds(500)});
+    });
   } else {
     bool failed = false;
     try {
+      group.barrier();
       group.all_reduce(data, ReduceOp::kSum, {.timeout = std::chrono::milliseconds(100)});
     } catch (const Error&) {
       failed = true;
