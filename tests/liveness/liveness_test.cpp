@@ -52,13 +52,14 @@ constexpr Moment kMoments[] = {{"idle", "", ""},
                                {"the root of a broadcast", "broadcast", ""},
                                {"the sender of a message", "recv", ""},
                                {"not making a group", "new_group", ""}};
-constexpr double kLimit = 8;  // seconds until all survivors have returned: less than the heartbeat limit
+constexpr double kLimit = 30;  // seconds until all survivors have returned: less than the heartbeat limit
+const Variables kHeartbeatLimit = {{"BACKPLANE_HEARTBEAT_LIMIT", "60s"}};
 
 // Kills one rank at that moment. Returns the seconds until all survivors have reported it.
 double kill_at(const std::string& backend, const Moment& moment, int world, int victim, Host host) {
   SCOPED_TRACE(std::string(moment.name) + ", rank " + std::to_string(victim) + " of " + std::to_string(world) +
                (host == Host::kRankZero ? ", store in rank 0" : ""));
-  Job job(backend, world, host);
+  Job job(backend, world, host, kHeartbeatLimit);
   job.init();
   const std::vector<int> rest = job.others({victim});
   const std::string expected = lost(job.name(victim), victim);
@@ -94,7 +95,7 @@ void await_arrival(const std::string& port, const std::vector<int>& ranks) {
 // Kills one rank while all but one wait for the last, which joins later. Returns the seconds that the survivors took.
 double kill_in_init(const std::string& backend, int world, int victim) {
   SCOPED_TRACE("during init, rank " + std::to_string(victim) + " of " + std::to_string(world));
-  Job job(backend, world);
+  Job job(backend, world, Host::kLauncher, kHeartbeatLimit);
   const int late = (victim + 1) % world;
   const std::string expected = lost(job.name(victim), victim);
   job.send(job.others({late}), "init");

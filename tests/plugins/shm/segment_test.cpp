@@ -8,11 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <thread>
 
 #include "processes.hpp"
+#include "support/eventually.hpp"
 
 namespace backplane::shm::test {
 namespace {
@@ -98,14 +98,11 @@ std::vector<std::string> shared_files() {
 
 // Concurrent tests have files there as well, for a short time.
 bool leaves_nothing() {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  for (const std::string& name : shared_files()) {
-    while (std::filesystem::exists("/dev/shm/" + name)) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::yield();
-    }
-  }
-  return true;
+  const std::vector<std::string> there = shared_files();
+  return backplane::test::eventually([&there] {
+    return std::none_of(there.begin(), there.end(),
+                        [](const std::string& name) { return std::filesystem::exists("/dev/shm/" + name); });
+  });
 }
 
 TEST(ShmSegment, OneHost) {

@@ -21,8 +21,8 @@ struct Keys {
 
 class RawClient {
  public:
-  // The destructor blocks until the server has received everything, at most 5 s.
-  RawClient(const std::string& endpoint, const std::string& token) : RawClient(endpoint, "", nullptr, 5000, token) {}
+  // The destructor blocks until the server has received everything, at most 60 s.
+  RawClient(const std::string& endpoint, const std::string& token) : RawClient(endpoint, "", nullptr, 60'000, token) {}
   // `keys` (may be null): connects with CURVE. The destructor does not block.
   RawClient(const std::string& endpoint, const std::string& server_key, const Keys* keys, int linger_ms = 0,
             const std::string& token = "")

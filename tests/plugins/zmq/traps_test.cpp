@@ -41,7 +41,7 @@ TEST(ZmqTraps, TimeoutIsNotIgnored) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(rank.recv(1, 0, 1, BP_OP_SYNC, kSecond / 20).status, BP_TIMEOUT);
   EXPECT_EQ(rank.send(1, 0, pattern(1, 1), BP_OP_SYNC, kSecond / 20), BP_TIMEOUT);  // rank 1 has not joined
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));    // less than the default
   MemoryHost empty;
   const std::string text = start_failure(empty, 1, 2, {}, kSecond / 20);
   EXPECT_NE(text.find("rank 0 has not joined the group"), std::string::npos) << text;
