@@ -2,6 +2,7 @@
 #include "sender.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <iterator>
@@ -16,6 +17,7 @@ namespace backplane::tensorpipe {
 namespace {
 
 constexpr int64_t kStoreTimeoutNs = 10'000'000'000;  // for an endpoint that is known to exist
+constexpr std::chrono::seconds kAnswerTime(10);      // for the first message of a pipe to be written
 
 // Its buffers must be copied to the host before it can be written.
 bool is_on_device(const std::shared_ptr<Outgoing>& message) { return message->has_devices && !message->staged; }
@@ -62,11 +64,12 @@ void Sender::schedule(int32_t to) {
 // ends while it is being accepted.
 void Sender::connect(int32_t to) {
   Pipe pipe;
+  std::string url;
   std::optional<Endpoint> endpoint;
   std::optional<sdk::Failure> failure;
   try {
     Endpoint there = parse_endpoint(host_.store_get(endpoint_key(to), kStoreTimeoutNs), to);  // it may have a new URL
-    const std::string& url = select_url(own_, there, to);
+    url = select_url(own_, there, to);
     require_reachable(url, to);
     pipe = transports_.context->connect(url, ::tensorpipe::PipeOptions().remoteName(std::to_string(to)));
     endpoint.emplace(std::move(there));
@@ -81,6 +84,7 @@ void Sender::connect(int32_t to) {
     const std::lock_guard lock(mutex_);
     Peer& peer = at(to);
     peer.pipe = pipe;
+    peer.is_answered = false;
     if (pipe) peer.sent = {peer.sent.express + 1, 0};
     peer.is_scheduled = !failure;
     if (failure) {
@@ -91,6 +95,7 @@ void Sender::connect(int32_t to) {
   }
   if (endpoint) {
     watch(to, pipe);
+    expect_answer(to, pipe, url);
     return connect_express(to, *endpoint);
   }
   for (const OutgoingPtr& message : backlog) core_.failed(to, message->message.id(), *failure);
@@ -145,6 +150,7 @@ void Sender::write(int32_t to, const Pipe& pipe, const OutgoingPtr& message) {
   const uint64_t id = message->message.id();
   Express express;
   ExpressPosition position;
+  bool is_first = false;
   {
     const bool may_overtake = id != 0 && is_small(message->message);
     const std::lock_guard lock(mutex_);
@@ -154,6 +160,7 @@ void Sender::write(int32_t to, const Pipe& pipe, const OutgoingPtr& message) {
       ++peer.sent.messages;
     }
     if (peer.pipe == pipe) position = peer.sent;
+    is_first = peer.pipe == pipe && !peer.is_answered;
   }
   if (express) return write_express(to, express, message, position);
   ::tensorpipe::Message out;
@@ -168,11 +175,46 @@ void Sender::write(int32_t to, const Pipe& pipe, const OutgoingPtr& message) {
     if (peer.pipe == pipe)
       peer.unconfirmed.push_back(message);  // otherwise the pipe was dropped and brings no receipts
   }
-  pipe->write(std::move(out), [this, to, message, weak = std::weak_ptr(pipe)](const ::tensorpipe::Error& error) {
-    if (!error) return;
-    if (const Pipe broken = weak.lock()) forget(to, broken);
-    if (!is_stopped_) core_.failed(to, message->message.id(), failure_of(error, to));
-  });
+  pipe->write(std::move(out),
+              [this, to, message, is_first, weak = std::weak_ptr(pipe)](const ::tensorpipe::Error& error) {
+                const Pipe same = error || is_first ? weak.lock() : nullptr;
+                if (!error) {
+                  if (!same) return;
+                  const std::lock_guard lock(mutex_);
+                  if (at(to).pipe == same) at(to).is_answered = true;
+                  return;
+                }
+                if (same) forget(to, same);
+                if (!is_stopped_) core_.failed(to, message->message.id(), failure_of(error, to));
+              });
+}
+
+// A listener of TensorPipe that fails does not close the connections that it has not read yet, while another pipe that
+// it accepted is in use. A pipe over such a connection neither opens nor breaks.
+void Sender::expect_answer(int32_t to, const Pipe& pipe, const std::string& url) {
+  const auto check = [this, to, url, weak = std::weak_ptr(pipe)] {
+    if (const Pipe same = weak.lock()) check_answer(to, same, url);
+  };
+  executor_.add(check, TimedExecutor::Clock::now() + kAnswerTime);
+}
+
+// Drops a pipe that has not opened if its worker listens elsewhere by now.
+void Sender::check_answer(int32_t to, const Pipe& pipe, const std::string& url) {
+  const auto is_unanswered = [this, to, &pipe] {
+    const std::lock_guard lock(mutex_);
+    return !is_stopped_ && at(to).pipe == pipe && !at(to).is_answered;
+  };
+  if (!is_unanswered()) return;
+  try {
+    const Endpoint there = parse_endpoint(host_.store_get(endpoint_key(to), kStoreTimeoutNs), to);
+    if (select_url(own_, there, to) == url) return expect_answer(to, pipe, url);
+  } catch (const std::exception&) {
+    return expect_answer(to, pipe, url);  // the store is busy or lost
+  }
+  if (!is_unanswered() || !forget(to, pipe)) return;
+  const std::string why = "it did not accept the connection to " + url + ", where it no longer listens";
+  host_.log(BP_LOG_INFO, "closing the pipe to rank " + std::to_string(to) + ": " + why);
+  core_.lost(to, sdk::Failure(BP_PEER_LOST, why, to));
 }
 
 // Reads receipts and the end of a pipe that this worker opened. A completed write means only that the kernel has the

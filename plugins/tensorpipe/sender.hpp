@@ -10,6 +10,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "backplane/sdk/rpc.hpp"
@@ -38,6 +39,7 @@ class Sender {
 
   struct Peer {
     Pipe pipe;                            // null: the next message opens one
+    bool is_answered = false;             // a write on the pipe has completed
     bool is_scheduled = false;            // in the executor's queue, or its first message is being copied from a device
     std::deque<OutgoingPtr> backlog;      // messages that wait for the pipe
     std::deque<OutgoingPtr> unconfirmed;  // messages that wait for a receipt
@@ -55,6 +57,8 @@ class Sender {
   void stage(int32_t to, const OutgoingPtr& message);
   void write(int32_t to, const Pipe& pipe, const OutgoingPtr& message);
   void watch(int32_t to, const Pipe& pipe);
+  void expect_answer(int32_t to, const Pipe& pipe, const std::string& url);
+  void check_answer(int32_t to, const Pipe& pipe, const std::string& url);
   void take_receipt(int32_t to);
   bool forget(int32_t to, const Pipe& pipe);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -238,12 +239,11 @@ int cut(const std::string& endpoint) {
   return count;
 }
 
-// Replaces the endpoint of a worker and closes the next `connections` connections. Restores the endpoint before it
-// closes the last one.
-class ClosingListener {
+// Replaces the endpoint of a worker by a port that accepts connections and never answers.
+class SilentListener {
  public:
-  ClosingListener(Store store, int rank, int connections)
-      : store_(std::move(store)), key_(endpoint_key(rank)), endpoint_(store_.get(key_)), left_(connections) {
+  SilentListener(Store store, int rank)
+      : store_(std::move(store)), key_(endpoint_key(rank)), endpoint_(store_.get(key_)) {
     sockaddr_in address = address_in(endpoint_);
     address.sin_port = 0;
     socklen_t size = sizeof(address);
@@ -255,12 +255,34 @@ class ClosingListener {
     here.replace(port, std::to_string(ntohs(address_in(endpoint_).sin_port)).size(),
                  std::to_string(ntohs(address.sin_port)));
     store_.set(key_, here);
-    thread_ = std::thread([this] { end_all(); });
   }
+  ~SilentListener() { ::close(socket_); }
+  SilentListener(const SilentListener&) = delete;
+  SilentListener& operator=(const SilentListener&) = delete;
+
+  int socket() const { return socket_; }
+  // Waits for a connection. Returns false after kWaitLimit.
+  bool is_connected() const {
+    pollfd polled = {socket_, POLLIN, 0};
+    return ::poll(&polled, 1, static_cast<int>(kWaitLimit.count() * 1000)) == 1;
+  }
+  void restore_endpoint() const { Store(store_).set(key_, endpoint_); }
+
+ private:
+  Store store_;
+  const std::string key_;
+  const std::string endpoint_;
+  const int socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
+};
+
+// Closes the next `connections` connections to a worker. Restores its endpoint before it closes the last one.
+class ClosingListener {
+ public:
+  ClosingListener(Store store, int rank, int connections)
+      : listener_(std::move(store), rank), left_(connections), thread_([this] { end_all(); }) {}
   ~ClosingListener() {
-    ::shutdown(socket_, SHUT_RDWR);  // ends accept
+    ::shutdown(listener_.socket(), SHUT_RDWR);  // ends accept
     thread_.join();
-    ::close(socket_);
   }
   ClosingListener(const ClosingListener&) = delete;
   ClosingListener& operator=(const ClosingListener&) = delete;
@@ -271,22 +293,39 @@ class ClosingListener {
  private:
   void end_all() {
     for (; left_ > 0; --left_) {
-      const int connection = ::accept(socket_, nullptr, nullptr);
+      const int connection = ::accept(listener_.socket(), nullptr, nullptr);
       if (connection < 0) return;
-      if (left_ == 1) store_.set(key_, endpoint_);
+      if (left_ == 1) listener_.restore_endpoint();
       ::close(connection);
     }
     done_.set_value();
   }
 
-  Store store_;
-  const std::string key_;
-  const std::string endpoint_;
-  const int socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
+  const SilentListener listener_;
   int left_;
   std::promise<void> done_;
   std::thread thread_;
 };
+
+// The listener of TensorPipe leaves a connection open that came just before the listener failed.
+TEST(RpcTensorPipeTest, AConnectionThatIsNeverAcceptedFailsItsCalls) {
+  Store store = Store::inproc();
+  on_ranks(2, [&store](int rank) {
+    const auto worker =
+        rpc::Worker::join(worker_name(rank), rpc_options("tensorpipe", store, rank, 2, "?transports=uv"));
+    if (rank == 0) {
+      const SilentListener silent(store, 1);
+      const auto call = worker.rpc_async<int>({1, std::chrono::seconds(60)}, "one");
+      EXPECT_TRUE(silent.is_connected());
+      silent.restore_endpoint();
+      std::string text;
+      EXPECT_EQ(failure_of([&call] { call.wait(); }, &text), Status::kPeerLost);
+      EXPECT_NE(text.find("the connection to rank 1 broke"), std::string::npos) << text;
+      expect_call_succeeds_eventually(worker, 1);
+    }
+    EXPECT_TRUE(worker.shutdown().empty());
+  });
+}
 
 // The state of a call that runs until it is cancelled or released.
 struct Held {
