@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "address_exchange.hpp"
 #include "pair.hpp"
 #include "tcp_device.hpp"
 
@@ -14,8 +15,6 @@ namespace {
 constexpr std::chrono::seconds kFlushTime{1};
 constexpr std::chrono::microseconds kFlushPoll{200};  // no event reports an empty send queue
 constexpr int kListenAttempts = 10;
-
-std::string store_key(int rank) { return "gloo/" + std::to_string(rank); }
 
 }  // namespace
 
@@ -68,36 +67,27 @@ void Context::report_refused() noexcept {
       "gloo: rank " + std::to_string(rank) + " closed a connection of a process that is no rank of this group");
 }
 
-// One key per rank: its token, then the addresses of its pairs, excluding itself.
 void Context::connect(const base::Deadline& deadline, const std::string& own_address) {
   const std::string listens = "; this rank listens on " + own_address;
-  std::string published(token_.begin(), token_.end());
+  std::string row(token_.begin(), token_.end());
   size_t address_size = 0;
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
     const std::vector<char> address = createPair(peer)->address().bytes();
     address_size = address.size();
-    published.append(address.begin(), address.end());
+    row.append(address.begin(), address.end());
   }
-  health_->host.store_set(store_key(rank), published);
+  AddressExchange addresses(health_->host, rank, size, address_size);
+  addresses.publish(row, deadline);
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
+    const AddressExchange::Entry there = addresses.await(peer, deadline);
     try {
-      const std::string theirs = health_->host.store_get(store_key(peer), deadline.left_ns());
-      const size_t at = sizeof(Token) + address_size * static_cast<size_t>(rank > peer ? rank - 1 : rank);
-      if (theirs.size() != published.size()) {
-        throw sdk::Failure(
-            BP_INVALID, "rank " + std::to_string(peer) + " uses another world size or another version of gloo", peer);
-      }
-      Token token;
-      std::copy_n(theirs.begin(), token.size(), token.begin());
-      pair(peer).prepare_connect(token, deadline.at());
-      pair(peer).connect(std::vector<char>(theirs.begin() + static_cast<ptrdiff_t>(at),
-                                           theirs.begin() + static_cast<ptrdiff_t>(at + address_size)));
+      pair(peer).prepare_connect(there.token, deadline.at());
+      pair(peer).connect(std::vector<char>(there.address.begin(), there.address.end()));
     } catch (const sdk::Failure& e) {
       if (e.status() != BP_TIMEOUT) throw;
-      if (e.peer_rank() >= 0) throw sdk::Failure(BP_TIMEOUT, e.what() + listens, e.peer_rank());
-      throw sdk::not_joined(peer, e.what());
+      throw sdk::Failure(BP_TIMEOUT, e.what() + listens, peer);
     } catch (const ::gloo::Exception& e) {
       if (pair(peer).was_connected()) continue;  // it has left since; operations will report that
       if (is_out_of_descriptors(e.what())) {

@@ -93,6 +93,33 @@ TEST(Connect, TimesOutIfRanksAreMissing) {
   EXPECT_NE(text.find("rank 1 has not joined the group"), std::string::npos) << text;
 }
 
+// More ranks than read each other's addresses one by one.
+constexpr int32_t kLargeWorld = 20;
+
+TEST(Connect, JoinsLargeGroups) {
+  MemoryHost host;
+  on_ranks(kLargeWorld, [&host](int32_t rank) {
+    Agent agent(gloo(), host.table(), rank, kLargeWorld);
+    expect_done(agent, make_op(BP_BARRIER));
+  });
+}
+
+TEST(Connect, NamesTheRankThatHasNotPublishedInALargeGroup) {
+  MemoryHost host;
+  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);
+  const std::string text = init_error_in_time(host, kLargeWorld, 50'000'000);
+  EXPECT_NE(text.find("rank 1 has not joined the group"), std::string::npos) << text;
+}
+
+TEST(Connect, RefusesAnotherWorldSizeInALargeGroup) {
+  MemoryHost host;
+  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);
+  host.table()->store_set(host.table()->ctx, "gloo/published", "19", 2, nullptr);  // rank 0 is the last
+  host.table()->store_set(host.table()->ctx, "gloo/1", "short", 5, nullptr);
+  const std::string text = init_error_in_time(host, kLargeWorld, INT64_C(20'000'000'000));
+  EXPECT_NE(text.find("rank 1 uses another world size"), std::string::npos) << text;
+}
+
 // The addresses that a rank has published, one per peer.
 std::vector<sockaddr_storage> addresses_of(MemoryHost& host, int32_t rank, int32_t world_size) {
   std::vector<char> bytes(1 << 20);
