@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Matches messages and receives by the rules of abi/op.h: a receive takes the oldest message with its source and tag, a
-// message goes to the oldest matching receive. Not thread-safe.
+// message goes to the oldest matching receive. Every caller holds the lock of Messages.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace backplane::shm {
 
-// A send or receive in flight. Owned by the waiter; Messages refers to it until it is complete.
+// A send or receive in flight. Owned by the waiter, but referred to until it is complete.
 struct Operation {
   enum class Status : uint32_t { kPending, kDone, kFailed };
   enum class Stage { kNone, kQueued, kAnnounced, kLocal, kPosted, kIncoming };
@@ -35,7 +35,7 @@ struct Operation {
   std::atomic<Status> status = Status::kPending;  // written last
   std::optional<sdk::Failure> failure;
 
-  // Used by Messages only.
+  // Used under the lock of Messages only.
   Stage stage = Stage::kNone;
   uint64_t order = 0;   // older receives have smaller numbers
   uint64_t id = 0;      // of the announcement
@@ -51,17 +51,18 @@ struct RemoteBuffer {
   Exposure exposure{};
 };
 
-// A message that no receive has taken yet.
+// A message that no receive has taken yet. The handle of a probed one is its address.
 struct Message {
   enum class State { kComplete, kAnnounced, kLocal, kIncoming };
   State state = State::kComplete;
   int32_t source = -1;
   uint64_t tag = 0;
   uint64_t size = 0;
-  uint64_t id = 0;               // kAnnounced, kIncoming
-  RemoteBuffer remote = {};      // kAnnounced
-  std::vector<std::byte> bytes;  // kComplete
-  Operation* sender = nullptr;   // kLocal: the message is in its buffer
+  uint64_t id = 0;                        // kAnnounced, kIncoming
+  RemoteBuffer remote = {};               // kAnnounced
+  std::vector<std::byte> bytes;           // kComplete
+  Operation* sender = nullptr;            // kLocal: the message is in its buffer
+  std::optional<sdk::Failure> lost = {};  // probed: why it can no longer be received
 };
 
 class Matcher {
@@ -70,23 +71,33 @@ class Matcher {
   Operation* take_receive(int32_t source, uint64_t tag);
   // Removes and returns the oldest matching message.
   std::optional<Message> take_message(int32_t source, uint64_t tag);
+  // Reserves the oldest matching message for take_probed; null if there is none.
+  const Message* probe(int32_t source, uint64_t tag);
+  Message take_probed(const bp_message* probed);
 
-  // Whether there are neither receives nor messages.
+  // Whether there are neither receives nor messages, except probed ones.
   bool is_empty() const { return posted_.empty() && messages_.empty(); }
 
+  // Makes this receive the youngest. Call once, before post.
+  void enter(Operation& receive) { receive.order = ++last_order_; }
   // Adds a receive at the position given by its order.
   void post(Operation& receive);
   void add(Message message) { messages_.push_back(std::move(message)); }
   void add_oldest(Message message) { messages_.push_front(std::move(message)); }
 
   void remove(const Operation& receive) { std::erase(posted_, &receive); }
-  void remove_messages(const std::function<bool(const Message&)>& which) { std::erase_if(messages_, which); }
+  // Removes the messages for which `which` returns true. Probed ones are lost.
+  void remove_messages(const std::function<bool(const Message&)>& which, const sdk::Failure& why);
   // Removes and returns the receives for which `which` returns true.
   std::vector<Operation*> take_receives(const std::function<bool(const Operation&)>& which);
 
  private:
+  std::list<Message>::iterator find_message(int32_t source, uint64_t tag);
+
   std::list<Operation*> posted_;  // by order
   std::list<Message> messages_;   // oldest first
+  std::list<Message> probed_;     // until they are received or dropped
+  uint64_t last_order_ = 0;
 };
 
 }  // namespace backplane::shm

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport.hpp"
 
+#include "memory.hpp"
+
 namespace backplane::shm {
 
 RingSpan RingSpan::after(uint64_t position, uint64_t length, uint64_t ring_size) {
@@ -8,6 +10,16 @@ RingSpan RingSpan::after(uint64_t position, uint64_t length, uint64_t ring_size)
   const uint64_t rounded = (length + 63) / 64 * 64;
   if (offset + rounded > ring_size) position += ring_size - offset;
   return {position, position + rounded};
+}
+
+void Outbox::prepare(bool for_messages) {
+  if (for_messages && !has_ring_) {
+    populate(ring_.data, ring_.size, "messages");
+    has_ring_ = true;
+  }
+  if (is_open_) return;
+  populate(reinterpret_cast<std::byte*>(channel_), sizeof *channel_, "messages");
+  open();
 }
 
 bool Outbox::has_head() {

@@ -29,15 +29,15 @@ class Outbox {
   Outbox(Channel& channel, const Ring& ring, std::atomic<uint32_t>& opened, bool membarrier)
       : channel_(&channel), ring_(ring), opened_(&opened), membarrier_(membarrier) {}
 
-  // Announces the channel to the receiver. Call before anything else.
+  // Commits the pages that this end writes: the heads, and for messages the ring. Announces the channel to the
+  // receiver. Call before anything is put. Throws BP_RESOURCE.
+  void prepare(bool for_messages);
   void open() {
     if (!is_open_) opened_->store(1);
     is_open_ = true;
   }
-  bool is_open() const { return is_open_; }
-  // Whether the pages of the ring exist. Set it before the first piece.
-  bool has_ring() const { return has_ring_; }
-  void set_has_ring() { has_ring_ = true; }
+  // The number of heads put so far, which wraps.
+  uint32_t heads() const { return next_; }
 
   // Return false if there is no room. The receiver rings when there is.
   bool put_inline(uint64_t tag, const void* data, uint64_t size);
