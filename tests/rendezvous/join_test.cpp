@@ -49,6 +49,17 @@ TEST(Join, NamesMissingRanks) {
   EXPECT_EQ(two.get().status(), BP_CANCELLED);
 }
 
+// All ranks of a large job time out at once: one looks for the missing ranks, and the others read its list.
+TEST(Join, OneRankLooksForTheMissingRanks) {
+  const auto store = make_inproc_store();
+  const auto rank_0 = start_join(store, 0, 700, in_ms(20)).get();
+  EXPECT_NE(std::string(rank_0.what()).find("ranks 1, 2, 3, 4"), std::string::npos) << rank_0.what();
+  store->set("bp/join/missing/2", "699", soon());  // as if another rank had looked
+  store->set("bp/join/missing/2/asked", "1", soon());
+  const auto rank_1 = start_join(store, 1, 700, in_ms(20)).get();
+  EXPECT_EQ(std::string(rank_1.what()).find("rank 699 of 700 did not join within "), 0U) << rank_1.what();
+}
+
 TEST(Join, CutsLongLists) {
   const auto store = make_inproc_store();
   EXPECT_ERROR(BP_TIMEOUT, "ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and others of 1000",

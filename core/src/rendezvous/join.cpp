@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -64,23 +65,48 @@ std::string rank_list(const std::vector<int32_t>& ranks, bool more) {
   return text + (more ? " and others" : "");
 }
 
+// The ranks that have not claimed their numbers, as a list; empty if there is none, or no time to look.
+std::string missing_ranks(Store& store, int32_t world_size, const Deadline& deadline) {
+  constexpr int32_t kTogether = 256;  // ranks in one request
+  std::vector<int32_t> missing;
+  for (int32_t first = 0; first < world_size && !deadline.passed(); first += kTogether) {
+    std::vector<std::string> keys;
+    for (int32_t rank = first; rank < std::min(world_size, first + kTogether); ++rank) keys.push_back(rank_key(rank));
+    if (store.check(keys, deadline)) continue;
+    for (size_t i = 0; i < keys.size() && !deadline.passed(); ++i) {
+      if (store.check({keys[i]}, deadline)) continue;
+      if (missing.size() == kNamedRanks) return rank_list(missing, true);
+      missing.push_back(first + static_cast<int32_t>(i));
+    }
+  }
+  return rank_list(missing, false);
+}
+
+// The list of missing ranks, for which the first rank that asks looks. It serves all that ask while no more ranks have
+// joined: in a large job all ranks time out at once.
+std::string shared_list(Store& store, int32_t world_size, const Deadline& deadline) {
+  const std::string key = fmt::format("bp/join/missing/{}", store.add(kCountKey, 0, deadline));
+  if (store.add(key + "/asked", 1, deadline) > 1) return store.get(key, deadline);
+  const std::string list = missing_ranks(store, world_size, deadline);
+  store.set(key, list, deadline);
+  return list;
+}
+
 // Names the missing ranks after a timeout.
 [[noreturn]] void fail_missing_ranks(Store& store, int32_t world_size, const Allowance& allowance) {
-  const Deadline deadline = Deadline::after(kDiagnosisNs);
-  std::vector<int32_t> missing;
-  bool more = false;
-  for (int32_t rank = 0; rank < world_size && !more && !deadline.passed(); ++rank) {
-    if (store.check({rank_key(rank)}, deadline)) continue;
-    more = missing.size() == kNamedRanks;
-    if (!more) missing.push_back(rank);
+  std::string list;
+  try {
+    list = shared_list(store, world_size, Deadline::after(kDiagnosisNs));
+  } catch (const Error& e) {
+    if (e.status() != BP_TIMEOUT) throw;  // the rank that looked for them has ended, or the store is busy
   }
-  if (missing.empty()) {
+  if (list.empty()) {
     fail(BP_TIMEOUT, "not all of {} ranks joined within {} (at {})", world_size, allowance.text(), store.describe());
   }
   fail(BP_TIMEOUT,
        "{} {} of {} did not join within {} (at {}); look at their output for why they did not start, or use a longer "
        "timeout",
-       missing.size() > 1 ? "ranks" : "rank", rank_list(missing, more), world_size, allowance.text(), store.describe());
+       list.find(' ') != std::string::npos ? "ranks" : "rank", list, world_size, allowance.text(), store.describe());
 }
 
 [[noreturn]] void refuse(Store& store, const std::string& text, const Deadline& deadline) {
