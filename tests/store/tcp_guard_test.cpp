@@ -16,6 +16,9 @@
 #include "store/tcp_listener.hpp"
 #include "store/wire.hpp"
 #include "store_fixture.hpp"
+#include "support/descriptor_limit.hpp"
+#include "support/eventually.hpp"
+#include "support/scoped_log.hpp"
 
 namespace backplane::core {
 namespace {
@@ -46,6 +49,27 @@ TEST(TcpListener, AnExceptionEndsOnlyItsConnection) {
   const RawClient second(listener.endpoint().port());
   io.run_for(std::chrono::minutes(1));
   EXPECT_EQ(connected, 2);
+}
+
+TEST(TcpListener, SaysThatNoDescriptorIsLeft) {
+  const test::ScopedLog log;
+  boost::asio::io_context io{1};
+  int connected = 0;
+  const Listener listener(io, "127.0.0.1", 0, Deadline::after(0), [&io, &connected](const Tcp::socket&) {
+    ++connected;
+    io.stop();
+  });
+  const RawClient client(listener.endpoint().port());
+  {
+    const test::DescriptorLimit none(1);
+    EXPECT_TRUE(test::eventually([&io, &log] {
+      io.poll();
+      return log.text().find("raise the limit of this process (ulimit -n, now 1)") != std::string::npos;
+    }));
+  }
+  EXPECT_EQ(connected, 0);
+  io.run_for(std::chrono::minutes(1));
+  EXPECT_EQ(connected, 1);  // it waited
 }
 
 TEST_F(TcpGuard, GarbageClosesOnlyItsConnection) {

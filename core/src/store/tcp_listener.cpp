@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/tcp_listener.hpp"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <chrono>
 #include <exception>
+#include <string>
+#include <system_error>
 #include <utility>
+
+#include "log.hpp"
 
 namespace backplane::core {
 namespace {
@@ -52,10 +57,26 @@ bool Listener::accept_some() {
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return true;
     } else if (errno != ECONNABORTED && errno != EINTR && errno != EPROTO) {
+      report(errno);
       return false;
     }  // the three errors concern one connection that is closed
   }
   return true;
+}
+
+// The clients see a connection without a reply.
+void Listener::report(int error) {
+  const std::string where = host_port(endpoint_.address().to_string(), endpoint_.port());
+  rlimit limit = {};
+  if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    log(warnings_, BP_LOG_WARN,
+        "the store at {} has no descriptor left for a client that connects; raise the limit of this process (ulimit "
+        "-n, now {}), which needs one for each rank",
+        where, limit.rlim_cur);
+  } else {
+    log(warnings_, BP_LOG_WARN, "the store at {} cannot accept a client: {}; it tries again", where,
+        std::generic_category().message(error));
+  }
 }
 
 void Listener::take(base::Descriptor fd) {

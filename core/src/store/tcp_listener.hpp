@@ -5,10 +5,12 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
 
+#include "backplane/base/log_limit.hpp"
 #include "store/tcp_address.hpp"
 
 namespace backplane::core {
@@ -29,10 +31,12 @@ class Listener {
   void accept();
   bool accept_some();
   void take(base::Descriptor fd);
+  void report(int error);  // of accept
 
   const std::function<void(Tcp::socket)> connected_;
   Tcp::acceptor acceptor_;
   boost::asio::steady_timer pause_timer_;
+  base::LogLimit warnings_{std::chrono::seconds(10)};
   Tcp::endpoint endpoint_;
 };
 
