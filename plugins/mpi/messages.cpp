@@ -160,14 +160,15 @@ class Receive final : public Operation {
   }
   // Takes the receive back from MPI. Returns whether a message had come. The payload of a long one is lost.
   bool withdraw() {
-    constexpr int kPolls = 100;  // libraries end a receive in the first ones
+    constexpr int64_t kLimitNs = 20'000'000;  // libraries end a receive in one of the first polls
     PendingRequest& pending = pending_.front();
     can_be_direct_ = false;
     group_.api().cancel(pending.request);
     std::optional<Envelope> envelope;
-    for (int i = 0; i < kPolls; ++i) {
+    const auto limit = base::Deadline::after(kLimitNs);
+    do {
       if (group_.api().test_cancelled(pending.request, &envelope)) return envelope && match(*envelope);
-    }
+    } while (!limit.passed());
     return false;
   }
 
