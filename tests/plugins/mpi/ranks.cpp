@@ -289,13 +289,24 @@ void local_scope(const std::string& /*file*/) {
   expect(::waitpid(child, &status, 0) == child && status == 0, "the child to be refused");
 }
 
+// The ranks meet over the launcher's connection and end it, because they start another backend.
+void too_late(const std::string& /*file*/) {
+  GroupOptions options;
+  options.backend = "auto";
+  options.timeout = kTimeout;
+  ProcessGroup group = ProcessGroup::create(options);
+  const std::string text = failure_of(Status::kUnsupported, [&] { group.with_backend("mpi"); });
+  expect(text.find("set MASTER_ADDR and MASTER_PORT for all ranks") != std::string::npos, "the remedy in: " + text);
+  group.barrier();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::map<std::string, void (*)(const std::string&)> scenarios = {
-      {"world", world},       {"direct", direct},    {"all_reduces", all_reduces}, {"messages", messages_alone},
-      {"own", own_mpi},       {"abort", abort},      {"killed", killed},           {"deadline", deadline},
-      {"local", local_scope}, {"fallback", fallback}};
+      {"world", world},       {"direct", direct},     {"all_reduces", all_reduces}, {"messages", messages_alone},
+      {"own", own_mpi},       {"abort", abort},       {"killed", killed},           {"deadline", deadline},
+      {"local", local_scope}, {"fallback", fallback}, {"too-late", too_late}};
   const auto scenario = scenarios.find(argc == 3 ? argv[1] : "");
   if (scenario == scenarios.end()) return 2;
   try {
