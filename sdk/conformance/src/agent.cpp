@@ -186,7 +186,7 @@ Agent::Agent(const bp_backend& backend, World& world, const Plan& plan, LogSink 
   init.values = values.data();
   init.value_count = values.count();
   init.kind = BP_KIND_PROCESS_GROUP;
-  init.timeout_ns = plan.timeout;
+  init.timeout_ns = plan.timeout.value_or(20 * kSecond);
   init.global_ranks = ranks.data();
   if (plan.parent != nullptr) {
     init.parent = &plan.parent->raw();

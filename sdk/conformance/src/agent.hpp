@@ -39,7 +39,7 @@ struct Plan {
   const Agent* parent = nullptr;                    // the agent of the group that this one is made from
   std::vector<int32_t> parent_ranks = {};           // of the members, in the parent's numbers
   std::map<std::string, std::string> options = {};  // replace the subject's values and the schema's defaults
-  Nanoseconds timeout = 20 * kSecond;               // for init; scaled by the caller
+  std::optional<Nanoseconds> timeout = {};          // for init, scaled by the caller; unset: 20 s
   std::optional<bool> secure = {};                  // whether the job has a secret; unset: from the environment
   bool on_device = false;  // operations get memory of the backend's device instead of the host's
 };

@@ -68,7 +68,7 @@ void Rank::skip(const std::string& reason) {
 void Rank::leave_together() {
   world().break_barriers();
   world().leave(id_);
-  world().await_leaving(scaled(kPatience));
+  world().await_leaving(hang_limit(kPatience));
   leave();
 }
 
@@ -90,7 +90,7 @@ void Rank::cell(uint32_t op, uint32_t dtype, uint32_t reduce_op, uint32_t memory
 void Rank::barrier() {
   const std::string before = world().step(id_);
   step(before + " (then waiting for the other ranks)");
-  if (!world().barrier(scaled(kPatience))) {  // the supervisor reports the missing rank
+  if (!world().barrier(hang_limit(kPatience))) {  // the supervisor reports the missing rank
     if (world().broken()) leave_together();
     leave();
   }
@@ -99,7 +99,7 @@ void Rank::barrier() {
 
 std::string Rank::await_value(const std::string& key) {
   std::string value;
-  if (world().get("harness/" + key, value, scaled(kPatience), [] { return false; }) != World::Wait::kDone) {
+  if (world().get("harness/" + key, value, hang_limit(kPatience), [] { return false; }) != World::Wait::kDone) {
     leave();
   }
   return value;
@@ -109,7 +109,7 @@ std::unique_ptr<Agent> Rank::try_open(const Plan& plan, Outcome& outcome, bool g
   Plan mine = plan;
   if (mine.rank == -1) mine.rank = id_;
   if (mine.parent == nullptr) expect_world(mine.rank, mine.world_size == -1 ? size() : mine.world_size);
-  mine.timeout = scaled(mine.timeout);
+  mine.timeout = mine.timeout ? scaled(*mine.timeout) : hang_limit(kPatience);
   mine.options.insert(run_.options.begin(), run_.options.end());  // keeps what the plan says
   mine.on_device = run_.on_device;
   const LogSink log = [this](uint32_t level, const char* text) {
@@ -212,7 +212,7 @@ void Rank::freeze(Nanoseconds time) {
   const std::string over = fmt::format("freeze/{}/{}", id_, now());
   run_.channel.send({Record::kFreeze, id_, {std::to_string(time < 0 ? -1 : time / kMillisecond), over}});
   std::string word;
-  world().get(over, word, time < 0 ? -1 : time + scaled(kPatience), [] { return false; });
+  world().get(over, word, time < 0 ? -1 : time + hang_limit(kPatience), [] { return false; });
 }
 
 void Rank::depart() {

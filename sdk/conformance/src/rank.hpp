@@ -21,6 +21,7 @@
 
 #include "agent.hpp"
 #include "channel.hpp"
+#include "machine_time.hpp"
 #include "world.hpp"
 
 namespace backplane::conformance {
@@ -33,6 +34,7 @@ struct Run {
   Channel channel{-1};
   uint64_t seed = 0;
   double timeout_scale = 1;
+  double busy_factor = 1;               // of the machine when the case began
   std::string path;                     // of the plugin; empty if it is linked in
   const bp_plugin* plugin = nullptr;    // null in cases that load it themselves
   const bp_backend* backend = nullptr;  // the backend under test; null in those cases and in extra processes
@@ -73,6 +75,10 @@ class Rank {
   Nanoseconds scaled(Nanoseconds time) const {
     return static_cast<Nanoseconds>(static_cast<double>(time) * run_.timeout_scale);
   }
+  // The same for a limit that only ends hangs: longer on a busy machine.
+  Nanoseconds hang_limit(Nanoseconds time) const {
+    return static_cast<Nanoseconds>(static_cast<double>(scaled(time)) * run_.busy_factor);
+  }
 
   // Names the step that begins now. Findings, hangs and deaths report it.
   void step(const std::string& what) { world().set_step(id_, what); }
@@ -81,6 +87,11 @@ class Rank {
   bool check(bool condition, const std::string& expected, const std::string& actual);
   // Records a finding and leaves the body unless the condition holds.
   void require(bool condition, const std::string& expected, const std::string& actual);
+  // Checks that `what` took at most `most`, which the caller has scaled.
+  bool check_time(Nanoseconds took, Nanoseconds most, const std::string& what) {
+    return check(took <= most, fmt::format("{} within {} ms", what, most / kMillisecond),
+                 fmt::format("it took {} ms", took / kMillisecond));
+  }
   [[noreturn]] void fail(const std::string& expected, const std::string& actual);
   // Skips the case for a reason found while running. Returns to the runner when all ranks leave their bodies, so that
   // no rank takes this one for lost.
@@ -93,11 +104,11 @@ class Rank {
   // Records a correct or wrong result in a cell of the capability matrix.
   void cell(uint32_t op, uint32_t dtype, uint32_t reduce_op, uint32_t memory, bool passed);
 
-  // Waits for all ranks; does not use the plugin. Leaves the body after 20 s (scaled).
+  // Waits for all ranks; does not use the plugin. Leaves the body after 20 s (hang_limit).
   void barrier();
   // Sets a value that other ranks read with await_value; does not use the plugin.
   void publish(const std::string& key, const std::string& value) { world().set("harness/" + key, value); }
-  // Waits for a published value. Leaves the body after 20 s (scaled).
+  // Waits for a published value. Leaves the body after 20 s (hang_limit).
   std::string await_value(const std::string& key);
 
   // Starts an agent. With `guarded` this rank's monitor aborts it when a rank is lost, as the core would. Leaves the

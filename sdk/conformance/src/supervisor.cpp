@@ -18,6 +18,7 @@
 #include "backplane/base/subprocess.hpp"
 #include "causes.hpp"
 #include "child.hpp"
+#include "machine_time.hpp"
 #include "namespaces.hpp"
 
 namespace backplane::conformance {
@@ -63,7 +64,7 @@ class Supervisor {
       return std::move(outcomes_);
     }
     if (start()) {
-      deadline_ = now() + scaled(case_.deadline);
+      deadline_ = now() + case_deadline();
       while (!over()) turn();
       end_all();
       outcomes_.findings = causes(std::move(findings_));
@@ -74,6 +75,10 @@ class Supervisor {
  private:
   Nanoseconds scaled(Nanoseconds time) const {
     return static_cast<Nanoseconds>(static_cast<double>(time) * settings_.timeout_scale);
+  }
+
+  Nanoseconds case_deadline() const {
+    return static_cast<Nanoseconds>(static_cast<double>(scaled(case_.deadline)) * busy_factor_);
   }
 
   bool start() {
@@ -159,6 +164,7 @@ class Supervisor {
     setup.run.channel = Channel(channel);
     setup.run.seed = settings_.seed;
     setup.run.timeout_scale = settings_.timeout_scale;
+    setup.run.busy_factor = busy_factor_;
     setup.run.path = subject_.path;
     setup.run.plugin = subject_.path.empty() ? subject_.entry : nullptr;
     setup.run.backend_id = subject_.backend;
@@ -237,8 +243,8 @@ class Supervisor {
     for (const Child& child : children_) {
       if (child.reaped || child.done == child.members.size()) continue;
       for (const int32_t member : child.members) {
-        add_finding(member, fmt::format("the case ends within {} s", scaled(case_.deadline) / kSecond),
-                    "it was still running", world_->step(member));
+        add_finding(member, fmt::format("the case ends within {} s", case_deadline() / kSecond), "it was still running",
+                    world_->step(member));
       }
     }
   }
@@ -379,6 +385,7 @@ class Supervisor {
   const Case& case_;
   const Subject& subject_;
   const RunSettings settings_;
+  const double busy_factor_ = busy_factor();
   World* const world_;
   std::optional<Namespaces> namespaces_;
   std::optional<base::PmiServer> pmi_;    // empty in the ranks

@@ -56,6 +56,19 @@ class ForgetsCollectives final : public Specimen {
   }
 };
 
+// A scan that fails is over two seconds later.
+class EndsScansLate final : public Specimen {
+  void run_collective(Collective& collective) override {
+    try {
+      Specimen::run_collective(collective);
+    } catch (...) {
+      Lock lock(mutex_);
+      if (collective.op.kind == BP_SCAN) changed_.wait_for(lock, std::chrono::seconds(2), [this] { return stopping_; });
+      throw;
+    }
+  }
+};
+
 class StartsOn final : public Specimen {
   void start(const sdk::Context& context) override {
     try {
@@ -204,6 +217,7 @@ std::vector<Mutant> abort_mutants() {
       {"abort.blocked-any-source", "abort forgets receives from any source", made<ForgetsAnySource>},
       {"abort.blocked-send", "abort forgets sends that wait for their recv", made<ForgetsSends>},
       {"abort.blocked-collective", "abort does not end collectives", made<ForgetsCollectives>},
+      {"abort.blocked-collective:2", "abort ends scans two seconds late", made<EndsScansLate>},
       {"abort.during-init", "init gives up two seconds late", made<StartsOn>},
       {"abort.many-pending", "abort ends a hundred operations and forgets the rest", made<EndsAHundred>},
       {"abort.beside-submits", "receives are accepted after abort and never end", nullptr, nullptr,

@@ -44,6 +44,17 @@ class KeepsCollectives final : public Specimen {
   }
 };
 
+class ReportsLossInGatherAsInternal final : public Specimen {
+  void run_collective(Collective& collective) override {
+    try {
+      Specimen::run_collective(collective);
+    } catch (const sdk::Failure& e) {
+      if (is_loss(e) && collective.op.kind == BP_ALL_GATHER) throw sdk::Failure(BP_INTERNAL, "a gather has failed");
+      throw;
+    }
+  }
+};
+
 class ReportsRootAsInternal final : public Specimen {
   static sdk::Failure translated(int32_t rank, const sdk::Failure& why) {
     return rank == 0 && is_loss(why) ? sdk::Failure(BP_INTERNAL, "the root is not there", 0) : why;
@@ -213,6 +224,8 @@ std::vector<Mutant> death_mutants() {
       {"death.sigkill-idle", "a group does not report the lost rank", made<ForgetsLostRank>},
       {"death.sigkill-mid-operation", "abort ends only operations with the lost rank", made<EndsOnlyDirectOperations>},
       {"death.sigkill-mid-collective", "a collective goes on when a rank is lost", made<KeepsCollectives>},
+      {"death.sigkill-each-collective", "the loss of a rank in all_gather is reported as a bug",
+       made<ReportsLossInGatherAsInternal>},
       {"death.sigkill-root", "the loss of rank 0 is reported as a bug", made<ReportsRootAsInternal>},
       {"death.sigkill-non-neighbour", "the loss of a silent rank is ignored", made<IgnoresSilentRank>},
       {"death.sigkill-during-init", "init outlasts its timeout when a rank dies", made<StartsLate>},

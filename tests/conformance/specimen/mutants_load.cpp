@@ -102,6 +102,10 @@ int32_t reads_later_op(void* self, const bp_op* op, bp_work** work, bp_error* er
   return sdk::detail::submit(self, op, work, err);
 }
 void op_reader(bp_process_group_api& table) { table.submit = reads_later_op; }
+int32_t reads_later_scan(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  return op->kind == BP_SCAN ? reads_later_op(self, op, work, err) : sdk::detail::submit(self, op, work, err);
+}
+void scan_reader(bp_process_group_api& table) { table.submit = reads_later_scan; }
 
 int32_t wants_this_minor(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   if (init->host->abi_minor != BP_ABI_MINOR) return bp_error_set(err, BP_UNSUPPORTED, 0, -1, "another minor");
@@ -121,6 +125,10 @@ int32_t wants_this_op(void* self, const bp_op* op, bp_work** work, bp_error* err
   return sdk::detail::submit(self, op, work, err);
 }
 void op_measurer(bp_process_group_api& table) { table.submit = wants_this_op; }
+int32_t wants_this_gather(void* self, const bp_op* op, bp_work** work, bp_error* err) {
+  return op->kind == BP_GATHERV ? wants_this_op(self, op, work, err) : sdk::detail::submit(self, op, work, err);
+}
+void gather_measurer(bp_process_group_api& table) { table.submit = wants_this_gather; }
 int32_t wipes_agent(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   const uint32_t size = agent->struct_size;
   std::memset(agent, 0, size);
@@ -160,12 +168,16 @@ std::vector<Mutant> load_mutants() {
       {.name = "load.host-older", .bug = "reads behind bp_host", .patch_backend = starting<reads_later_host>},
       {.name = "load.host-older:2", .bug = "reads behind bp_init", .patch_backend = starting<reads_later_init>},
       {.name = "load.host-older:3", .bug = "reads behind bp_op", .patch_agent = changed_table<op_reader>},
+      {.name = "load.host-older:4",
+       .bug = "reads behind the bp_op of a scan",
+       .patch_agent = changed_table<scan_reader>},
       {.name = "load.host-newer", .bug = "refuses later minors", .patch_backend = starting<wants_this_minor>},
       {.name = "load.host-newer:2", .bug = "refuses longer hosts", .patch_backend = starting<wants_this_host>},
       {.name = "load.struct-long", .bug = "refuses a longer bp_init", .patch_backend = starting<wants_this_init>},
       {.name = "load.struct-long:2", .bug = "refuses a longer bp_op", .patch_agent = changed_table<op_measurer>},
       {.name = "load.struct-long:3", .bug = "wipes all of bp_agent", .patch_backend = starting<wipes_agent>},
       {.name = "load.struct-long:4", .bug = "wipes all of bp_result", .patch_agent = changed_table<result_wiper>},
+      {.name = "load.struct-long:5", .bug = "refuses a longer gatherv", .patch_agent = changed_table<gather_measurer>},
   };
 }
 

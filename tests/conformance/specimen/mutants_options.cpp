@@ -98,6 +98,26 @@ int32_t prints_secret(const bp_backend* self, const bp_init* init, bp_agent* age
   std::fprintf(stderr, "secret: %s\n", value_of(*init, "secret"));
   return plain_init(self, init, agent, err);
 }
+std::string hex_of(const std::string& bytes) {
+  std::string text;
+  for (const unsigned char byte : bytes) text += {"0123456789abcdef"[byte / 16], "0123456789abcdef"[byte % 16]};
+  return text;
+}
+std::string base64_of(const std::string& bytes) {  // without the incomplete group at the end
+  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 2; i < bytes.size(); i += 3) {
+    const auto at = [&bytes](size_t index) { return static_cast<unsigned char>(bytes[index]); };
+    text += {kDigits[at(i - 2) >> 2], kDigits[(at(i - 2) & 3) << 4 | at(i - 1) >> 4],
+             kDigits[(at(i - 1) & 15) << 2 | at(i) >> 6], kDigits[at(i) & 63]};
+  }
+  return text;
+}
+template <auto Encode>
+int32_t logs_encoded_secret(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
+  init->host->log(init->host->ctx, BP_LOG_DEBUG, ("secret: " + Encode(value_of(*init, "secret"))).c_str());
+  return plain_init(self, init, agent, err);
+}
 int32_t tells_secret(const bp_backend* self, const bp_init* init, bp_agent* agent, bp_error* err) {
   const int32_t status = plain_init(self, init, agent, err);
   if (status == BP_OK || err == nullptr) return status;
@@ -217,6 +237,12 @@ std::vector<Mutant> options_mutants() {
       {.name = "options.readback:2", .bug = "crashes on a bound", .patch_backend = starting<no_window>},
       {.name = "options.secret-redacted", .bug = "logs it", .patch_backend = starting<logs_secret>},
       {.name = "options.secret-redacted:2", .bug = "prints it", .patch_backend = starting<prints_secret>},
+      {.name = "options.secret-redacted:4",
+       .bug = "logs it in hex",
+       .patch_backend = starting<logs_encoded_secret<hex_of>>},
+      {.name = "options.secret-redacted:5",
+       .bug = "logs it in base64",
+       .patch_backend = starting<logs_encoded_secret<base64_of>>},
       {.name = "options.secret-redacted:3", .bug = "shows it in errors", .patch_backend = starting<tells_secret>},
       {.name = "options.destroyed-first",
        .bug = "uses its options later",

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "specimen.hpp"
@@ -208,6 +209,18 @@ class Races final : public Specimen {
   }
 };
 
+class ServesSixteenThreads final : public Specimen {
+  std::unique_ptr<sdk::Work> submit(const bp_op& op) override {
+    {
+      const Lock lock(mutex_);
+      served_.insert(std::this_thread::get_id());
+      if (served_.size() > 16) throw sdk::Failure(BP_RESOURCE, "more threads than slots use the group");
+    }
+    return Specimen::submit(op);
+  }
+  std::set<std::thread::id> served_;
+};
+
 class ReturnsNullHandle final : public Specimen {
   const void* extension(std::string_view id) override {
     native_.handle = nullptr;
@@ -229,6 +242,7 @@ std::vector<Mutant> process_mutants() {
       {"process.concurrent-init", "one group can be started at a time", made<StartsOneAtATime>},
       {"process.concurrent-groups", "one group can wait at a time", made<WaitsOneAtATime>},
       {"process.concurrent-threads", "one thread can wait at a time", made<ServesOneThread>},
+      {"process.concurrent-threads:2", "sixteen threads can use a group", made<ServesSixteenThreads>},
       {"process.any-thread", "only the thread that has submitted may wait", made<KnowsItsThread>},
       {"process.fork-child", "a forked child shuts down the connections", made<ShutsDownInChildren>},
       {"process.fork-exit", "an exit handler shuts down the connections", made<ShutsDownAtExit>},

@@ -41,6 +41,18 @@ bool more_than_eight_mebibytes(const bp_op& op, int32_t) {
 bool higher_roots(const bp_op& op, int32_t world_size) { return op.kind == BP_REDUCE && world_size > 4 && op.root > 3; }
 bool after_65535(const bp_op& op, int32_t) { return op.kind == BP_ALL_REDUCE && op.seq > 65'535; }
 
+bool minima_of_33(const bp_op& op, int32_t) {
+  return op.kind == BP_REDUCE && op.dtype == BP_U16 && op.reduce_op == BP_MIN && op.root == 1 && op.input.count == 33 &&
+         is_in_place(op);
+}
+
+struct CutsAt5003 : Specimen {
+  void deliver(const OperationPtr& receive, int32_t source, const std::byte* data, uint64_t size) override {
+    const bool cuts = receive->channel == kMessages && size == 5003 && receive->size == 5003;
+    Specimen::deliver(receive, source, data, cuts ? size - 1 : size);
+  }
+};
+
 struct WritesBehind37 : Specimen {
   void run_collective(Collective& collective) override {
     Specimen::run_collective(collective);
@@ -57,10 +69,11 @@ struct WritesBehindMessage : Specimen {  // of 61 bytes
   }
 };
 
+template <int32_t kHighest>
 struct SpoilsHighRanks : Specimen {
   void deliver(const OperationPtr& receive, int32_t source, const std::byte* data, uint64_t size) override {
     Specimen::deliver(receive, source, data, size);
-    if (receive->channel == kMessages && source > 4 && size > 0 && size <= receive->size) {
+    if (receive->channel == kMessages && source > kHighest && size > 0 && size <= receive->size) {
       receive->data[0] ^= std::byte{1};
     }
   }
@@ -135,8 +148,12 @@ std::vector<Mutant> scale_mutants() {
       {"collectives.larger-sizes", "outputs of more than 8 MiB end with a wrong byte",
        made<Spoils<more_than_eight_mebibytes>>},
       {"collectives.larger-worlds", "results at roots above 3 end with a wrong byte", made<Spoils<higher_roots>>},
+      {"collectives.every-combination", "minima of 33 u16 in place at root 1 end with a wrong byte",
+       made<Spoils<minima_of_33>>},
+      {"p2p.every-length", "messages of 5,003 bytes lose their last byte", made<CutsAt5003>},
+      {"init.many-ranks", "messages of ranks above 31 begin with a wrong byte", made<SpoilsHighRanks<31>>},
       {"p2p.guard-bytes:3", "a byte is written behind 61 bytes", made<WritesBehindMessage>},
-      {"p2p.larger-worlds", "messages of ranks above 4 begin with a wrong byte", made<SpoilsHighRanks>},
+      {"p2p.larger-worlds", "messages of ranks above 4 begin with a wrong byte", made<SpoilsHighRanks<4>>},
       {"p2p.memory-per-message", "each message costs 512 bytes", made<KeepsMemoryOfMessages<512>>},
       {"p2p.hundred-thousand", "message 65,536 is lost", made<LosesTheLast>},
       {"p2p.hundred-thousand:2", "each message costs 64 bytes", made<KeepsMemoryOfMessages<64>>},

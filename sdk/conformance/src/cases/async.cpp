@@ -30,7 +30,7 @@ struct Exchange {
   }
   void check(Rank& rank) {
     require_bytes(rank, got, key + static_cast<uint64_t>(rank.previous()), fmt::format("the message with tag {}", tag));
-    rank.require_ok(sending.finish(rank.scaled(kEndLimit)), "the send");
+    rank.require_ok(sending.finish(rank.hang_limit(kEndLimit)), "the send");
   }
 
   uint64_t key;
@@ -52,14 +52,14 @@ void test_is_monotonic(Rank& rank) {
   exchange.send(rank, *agent);
   rank.step("testing a recv until its message has come");
   Outcome last;
-  poll_until(rank.scaled(kEndLimit), [&] { return (last = recv.test()).status != BP_AGAIN; });
+  poll_until(rank.hang_limit(kEndLimit), [&] { return (last = recv.test()).status != BP_AGAIN; });
   must_be(rank, last, BP_OK, "work_test, asked again and again,");
   rank.step("testing a recv that is done");
   for (int i = 0; i < 100; ++i) must_be(rank, recv.test(), BP_OK, "work_test of an operation that is done");
   Outcome elsewhere;
   TestThread([&] {
     for (int i = 0; i < 100 && elsewhere.status == BP_OK; ++i) elsewhere = recv.test();
-  }).await(rank.scaled(kEndLimit));
+  }).await(rank.hang_limit(kEndLimit));
   must_be(rank, elsewhere, BP_OK, "work_test of an operation that is done, from another thread,");
   must_be(rank, recv.test(), BP_OK, "work_test of an operation that is done, at last,");
   recv.release();
@@ -72,7 +72,7 @@ void wait_twice(Rank& rank) {
   Pending recv = exchange.receive(rank, *agent);
   exchange.send(rank, *agent);
   rank.step("waiting for a recv");
-  must_be(rank, recv.wait(rank.scaled(kEndLimit)), BP_OK, "work_wait");
+  must_be(rank, recv.wait(rank.hang_limit(kEndLimit)), BP_OK, "work_wait");
   rank.step("waiting for a recv that is done");
   for (const Nanoseconds timeout : {Nanoseconds{0}, Nanoseconds{1}, kSecond, Nanoseconds{BP_NO_TIMEOUT}}) {
     must_be(rank, recv.wait(timeout), BP_OK, fmt::format("work_wait, asked again with a timeout of {} ns,", timeout));
@@ -92,14 +92,14 @@ void wait_after_error(Rank& rank) {
   rank.barrier();
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
   rank.step("waiting for a recv whose message is too long");
-  must_be(rank, recv.wait(rank.scaled(kEndLimit)), BP_INVALID, "work_wait for a recv whose message is too long");
+  must_be(rank, recv.wait(rank.hang_limit(kEndLimit)), BP_INVALID, "work_wait for a recv whose message is too long");
   rank.step("waiting for a recv that has failed");
   for (int i = 0; i < 20; ++i) {
     must_be(rank, recv.wait(i % 2 == 0 ? 0 : kSecond), BP_INVALID, "work_wait for a recv that has failed");
     must_be(rank, recv.test(), BP_INVALID, "work_test of a recv that has failed");
   }
   recv.release();
-  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send whose message was too long for its recv");
+  rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "the send whose message was too long for its recv");
   ring(rank, *agent, "after a recv has failed", 2);
 }
 
@@ -116,7 +116,7 @@ void short_waits(Rank& rank) {
   rank.barrier();
   exchange.send(rank, *agent);
   rank.step("waiting for a recv that short waits have not seen the end of");
-  must_be(rank, recv.wait(rank.scaled(kEndLimit)), BP_OK, "work_wait after short waits that saw no end");
+  must_be(rank, recv.wait(rank.hang_limit(kEndLimit)), BP_OK, "work_wait after short waits that saw no end");
   recv.release();
   exchange.check(rank);
 }
@@ -127,7 +127,7 @@ void wait_beside_submit(Rank& rank) {
   Pending recv = last.receive(rank, *agent);
   Outcome seen;
   {
-    const TestThread waiting([&] { seen = recv.wait(rank.scaled(kEndLimit) / 2); });
+    const TestThread waiting([&] { seen = recv.wait(rank.hang_limit(kEndLimit) / 2); });
     waiting.await_asleep();
     for (uint64_t i = 0; i < 10; ++i) ring(rank, *agent, "while another thread waits for a recv", 10 + i, 1);
     rank.require(!waiting.ended(), "work_wait in another thread waits until the message comes", "it has returned");
@@ -152,25 +152,25 @@ void submit_at_the_end(Rank& rank) {
     Pending recv = agent->irecv(rank.previous(), 0, got.data(), got.size());
     for (uint64_t i = 0; i < 100 && what.empty(); ++i) {
       Pending send = agent->isend(rank.next(), i, sent.data(), sent.size());
-      if (!(failure = recv.wait(rank.scaled(kEndLimit) / 2)).ok()) what = fmt::format("recv {}", i);
+      if (!(failure = recv.wait(rank.hang_limit(kEndLimit) / 2)).ok()) what = fmt::format("recv {}", i);
       Pending following = agent->irecv(rank.previous(), i + 1, got.data(), got.size());
       if (what.empty() && !(failure = following.submitted()).ok()) what = fmt::format("submit of recv {}", i + 1);
       if (recv.in_flight() && what.empty()) recv.release();
       recv = std::move(following);
-      if (const Outcome done = send.finish(rank.scaled(kEndLimit) / 2); what.empty() && !done.ok()) {
+      if (const Outcome done = send.finish(rank.hang_limit(kEndLimit) / 2); what.empty() && !done.ok()) {
         failure = done;
         what = fmt::format("send {}", i);
       }
     }
     if (what.empty()) {
       Pending send = agent->isend(rank.next(), 100, sent.data(), sent.size());
-      if (!(failure = recv.finish(rank.scaled(kEndLimit) / 2)).ok()) what = "recv 100";
-      if (const Outcome done = send.finish(rank.scaled(kEndLimit) / 2); what.empty() && !done.ok()) {
+      if (!(failure = recv.finish(rank.hang_limit(kEndLimit) / 2)).ok()) what = "recv 100";
+      if (const Outcome done = send.finish(rank.hang_limit(kEndLimit) / 2); what.empty() && !done.ok()) {
         failure = done;
         what = "send 100";
       }
     }
-  }).await(rank.scaled(2 * kEndLimit));
+  }).await(rank.hang_limit(2 * kEndLimit));
   rank.require(what.empty(), "operations that are submitted when another has just ended succeed",
                what + ": " + failure.text());
   ring(rank, *agent, "after that", 200);
@@ -189,13 +189,14 @@ void waits_in_several_threads(Rank& rank) {
   {
     std::vector<std::unique_ptr<TestThread>> threads;
     for (size_t i = 0; i < kThreads; ++i) {
-      threads.push_back(std::make_unique<TestThread>([&, i] { seen[i] = recvs[i].wait(rank.scaled(kEndLimit) / 2); }));
+      threads.push_back(
+          std::make_unique<TestThread>([&, i] { seen[i] = recvs[i].wait(rank.hang_limit(kEndLimit) / 2); }));
     }
     for (size_t i = kThreads; i-- > 0;) {
       rank.step(fmt::format("waiting in {} threads for one recv each; message {} is sent", kThreads, i));
       rank.barrier();
       exchanges[i]->send(rank, *agent);
-      rank.require(threads[i]->await(rank.scaled(kEndLimit)), "the thread that waits for it is woken", "it is not");
+      rank.require(threads[i]->await(rank.hang_limit(kEndLimit)), "the thread that waits for it is woken", "it is not");
     }
   }
   for (size_t i = 0; i < kThreads; ++i) {
@@ -217,17 +218,19 @@ void autonomous(Rank& rank) {
     Pending recv = agent->irecv(partner, tag, got.data(), kLarge);
     Pending send = agent->isend(partner, tag, sent.data(), kLarge);
     const std::string word = fmt::format("autonomous/{}/{}", round, std::min(rank.id(), partner));
+    rank.publish(fmt::format("{}/submitted/{}", word, rank.id()), "");
+    rank.await_value(fmt::format("{}/submitted/{}", word, partner));
     if (rank.id() % 2 == round) {
       rank.step("waiting for large messages while the other rank makes no calls");
-      must_be(rank, recv.wait(rank.scaled(kEndLimit)), BP_OK, "a recv from a rank that makes no more calls");
-      must_be(rank, send.wait(rank.scaled(kEndLimit)), BP_OK, "a send to a rank that makes no more calls");
+      must_be(rank, recv.wait(rank.hang_limit(kEndLimit)), BP_OK, "a recv from a rank that makes no more calls");
+      must_be(rank, send.wait(rank.hang_limit(kEndLimit)), BP_OK, "a send to a rank that makes no more calls");
       rank.publish(word, "done");
     } else {
       rank.step("making no calls while large messages are to come and to go");
       rank.await_value(word);
     }
-    rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "the recv");
-    rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
+    rank.require_ok(recv.finish(rank.hang_limit(kEndLimit)), "the recv");
+    rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "the send");
     require_bytes(rank, got, tag * 64 + static_cast<uint64_t>(partner), "a large message");
   }
 }
@@ -239,11 +242,11 @@ void progress_of_all(Rank& rank) {
   Pending send = agent->isend(rank.next(), 1, sent.data(), kLarge);
   Pending recv = agent->irecv(rank.previous(), 1, got.data(), kLarge);
   rank.step("waiting for a large recv while a large send without a waiter is in flight");
-  must_be(rank, recv.wait(rank.scaled(kEndLimit)), BP_OK, "work_wait for the recv alone");
+  must_be(rank, recv.wait(rank.hang_limit(kEndLimit)), BP_OK, "work_wait for the recv alone");
   recv.release();
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()), "the large message");
   rank.barrier();  // every message has been received, so the sends must end
-  must_be(rank, send.wait(rank.scaled(kEndLimit)), BP_OK, "work_wait for the send, later,");
+  must_be(rank, send.wait(rank.hang_limit(kEndLimit)), BP_OK, "work_wait for the send, later,");
   send.release();
 }
 
@@ -257,7 +260,7 @@ void sync_equals_async(Rank& rank) {
       std::vector<uint8_t> got(size + 5);
       bp_result result = make_result();
       bp_op recv = recv_op(rank.previous(), 1, got.data(), got.size(), &result);
-      recv.timeout_ns = rank.scaled(kEndLimit);
+      recv.timeout_ns = rank.hang_limit(kEndLimit);
       if (sync) recv.flags = BP_OP_SYNC;
       Pending send = agent->isend(rank.next(), 1, sent.data(), size);
       rank.require_ok(agent->run(recv), "a recv " + how);
@@ -266,16 +269,16 @@ void sync_equals_async(Rank& rank) {
                    fmt::format("{} bytes from rank {}", result.bytes, result.source));
       got.resize(size);
       require_bytes(rank, got, size + static_cast<uint64_t>(rank.previous()), "a message received " + how);
-      rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
+      rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "the send");
 
       rank.step(fmt::format("sending {} bytes {}", size, how));
       got.resize(size + 5);
       Pending receiving = agent->irecv(rank.previous(), 2, got.data(), got.size());
       bp_op sending = send_op(rank.next(), 2, sent.data(), size);
-      sending.timeout_ns = rank.scaled(kEndLimit);
+      sending.timeout_ns = rank.hang_limit(kEndLimit);
       if (sync) sending.flags = BP_OP_SYNC;
       rank.require_ok(agent->run(sending), "a send " + how);
-      rank.require_ok(receiving.finish(rank.scaled(kEndLimit)), "the recv of a message that was sent " + how);
+      rank.require_ok(receiving.finish(rank.hang_limit(kEndLimit)), "the recv of a message that was sent " + how);
       got.resize(size);
       require_bytes(rank, got, size + static_cast<uint64_t>(rank.previous()), "a message sent " + how);
     }

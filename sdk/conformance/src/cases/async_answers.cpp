@@ -33,12 +33,7 @@ class Kinds {
   explicit Kinds(Rank& rank) : rank_(rank), group_(rank, in_space("kinds")) {
     for (uint32_t op = 0; op < BP_OP_COUNT; ++op) {
       if (op == BP_SEND || op == BP_RECV || group_.native(op) == nullptr) continue;
-      Shape shape = {.op = op, .count = 200};
-      if (op != BP_BARRIER) {
-        shape.dtype = usual_dtype(*group_.native(op));
-        shape.reduce_op = usual_reduce_op(*group_.native(op), shape.dtype);
-      }
-      calls_.push_back(std::make_unique<Call>(shape, rank.id(), rank.size()));
+      calls_.push_back(std::make_unique<Call>(usual_shape(*group_.native(op), 200), rank.id(), rank.size()));
     }
   }
 
@@ -52,7 +47,7 @@ class Kinds {
   void check_answers(bool ok) {
     std::vector<Outcome> first;
     for (size_t i = 0; i < pending_.size(); ++i) {
-      first.push_back(pending_[i].wait(rank_.scaled(kEndLimit)));
+      first.push_back(pending_[i].wait(rank_.hang_limit(kEndLimit)));
       const bool good = ok ? first[i].ok() : first[i].status != BP_AGAIN;
       rank_.require(good, names_[i] + (ok ? " succeeds" : " ends after abort"), first[i].text());
     }

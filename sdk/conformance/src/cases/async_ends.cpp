@@ -38,10 +38,10 @@ void expect_cancelled_or_message(Rank& rank, Agent& agent, Message& message, Pen
   rank.barrier();
   Pending send = message.send(rank, agent);
   rank.step("receiving after a cancel");
-  rank.require_ok(recv.finish(rank.scaled(kEndLimit)),
+  rank.require_ok(recv.finish(rank.hang_limit(kEndLimit)),
                   after.status == BP_CANCELLED ? "a recv after a cancelled one" : "a recv that could not be cancelled");
   message.check(rank);
-  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
+  rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "the send");
   ring(rank, agent, "after a cancel", 2);
 }
 
@@ -66,11 +66,9 @@ void cancel_beside_wait(Rank& rank) {
     const TestThread waiting([&] { seen = recv.wait(kSecond / 2); });
     waiting.await_asleep();
     rank.step("cancelling a recv for which another thread waits");
-    const Nanoseconds begin = now();
+    const Stopwatch watch;
     recv.cancel();
-    const Nanoseconds took = now() - begin;
-    rank.check(took < rank.scaled(kSecond / 4), "work_cancel does not block",
-               fmt::format("it took {} ms while another thread waited half a second", took / kMillisecond));
+    rank.check_time(watch.took(), rank.scaled(kSecond / 4), "work_cancel returns, while another thread waits 500 ms,");
   }
   expect_cancelled_or_message(rank, *agent, message, recv, seen);
 }
@@ -81,14 +79,14 @@ void cancel_when_done(Rank& rank) {
   Pending recv = message.receive(rank, *agent);
   Pending send = message.send(rank, *agent);
   rank.step("waiting for a message");
-  rank.require_ok(recv.wait(rank.scaled(kEndLimit)), "a recv");
+  rank.require_ok(recv.wait(rank.hang_limit(kEndLimit)), "a recv");
   rank.step("cancelling operations that are done");
   recv.cancel();
   const Outcome after = recv.wait(0);
   rank.require(after.ok(), "a recv that was done stays so when it is cancelled", after.text());
   message.check(rank);
   recv.release();
-  rank.require_ok(send.wait(rank.scaled(kEndLimit)), "a send");
+  rank.require_ok(send.wait(rank.hang_limit(kEndLimit)), "a send");
   send.cancel();
   const Outcome sent = send.wait(0);
   rank.require(sent.ok(), "a send that was done stays so when it is cancelled", sent.text());
@@ -137,7 +135,7 @@ void release_in_any_order(Rank& rank) {
       ended.push_back(&recvs[i]);
     }
     for (size_t i = begin; i < end; ++i) {
-      rank.require_ok(recvs[i].wait(rank.scaled(kEndLimit)), fmt::format("recv {} of {}", i, kCount));
+      rank.require_ok(recvs[i].wait(rank.hang_limit(kEndLimit)), fmt::format("recv {} of {}", i, kCount));
       require_bytes(rank, got[i], key(rank.previous(), i), fmt::format("message {}", i));
     }
     std::shuffle(ended.begin(), ended.end(), rank.random());
@@ -145,7 +143,7 @@ void release_in_any_order(Rank& rank) {
     rank.barrier();  // the other half is sent after all ranks released the first
   }
   std::shuffle(sends.begin(), sends.end(), rank.random());
-  for (Pending& one : sends) rank.require_ok(one.finish(rank.scaled(kEndLimit)), "a send");
+  for (Pending& one : sends) rank.require_ok(one.finish(rank.hang_limit(kEndLimit)), "a send");
   ring(rank, *agent, "after works were released in any order", 6);
 }
 
@@ -161,7 +159,7 @@ void destroy_beside_peers(Rank& rank) {
       sends.push_back(agent->isend(to, 1, sent.back().data(), kMessageSize));
     }
     rank.step("sending to all others before destroy");
-    for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send before destroy");
+    for (Pending& send : sends) rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "a send before destroy");
     close_in_time(rank, *agent, "while the other ranks are busy");
     return;
   }
@@ -174,12 +172,13 @@ void destroy_beside_peers(Rank& rank) {
     const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), kMessageSize);
     Pending recv = agent->irecv(from, 2, got.data(), kMessageSize);
     Pending send = agent->isend(to, 2, sent.data(), kMessageSize);
-    rank.require_ok(recv.finish(rank.scaled(kEndLimit)), fmt::format("a recv from rank {} while rank 0 leaves", from));
-    rank.require_ok(send.finish(rank.scaled(kEndLimit)), fmt::format("a send to rank {} while rank 0 leaves", to));
+    rank.require_ok(recv.finish(rank.hang_limit(kEndLimit)),
+                    fmt::format("a recv from rank {} while rank 0 leaves", from));
+    rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), fmt::format("a send to rank {} while rank 0 leaves", to));
     require_bytes(rank, got, static_cast<uint64_t>(from), fmt::format("the message of rank {}", from));
   }
   rank.step("receiving messages sent before rank 0 destroyed its group");
-  rank.require_ok(agent->irecv(0, 1, got.data(), kMessageSize).finish(rank.scaled(kEndLimit)),
+  rank.require_ok(agent->irecv(0, 1, got.data(), kMessageSize).finish(rank.hang_limit(kEndLimit)),
                   "a recv of a message sent before the sender's destroy");
   require_bytes(rank, got, key_of(rank.id()), "the message that was sent before destroy");
 }
@@ -198,16 +197,14 @@ void destroy_with_pending(Rank& rank) {
     for (Pending& one : all) one.cancel();
     for (Pending& one : all) static_cast<void>(one.wait(kSecond / 10));
     rank.step("aborting before destroy");
-    const Nanoseconds begin = now();
+    const Stopwatch watch;
     agent->abort(BP_CANCELLED, -1, "the group is being destroyed");
     for (Pending& one : all) {
-      const Outcome end = one.wait(rank.scaled(kEndLimit));
+      const Outcome end = one.wait(rank.hang_limit(kEndLimit));
       rank.require(end.status != BP_AGAIN, "an operation that was cancelled and aborted is over",
                    "it is still in flight");
     }
-    const Nanoseconds took = now() - begin;
-    rank.check(took <= rank.scaled(kAbortBound), "operations end within 500 ms of abort",
-               fmt::format("it took {} ms", took / kMillisecond));
+    rank.check_time(watch.took(), rank.scaled(kAbortBound), "abort ends operations");
     for (Pending& one : all) one.release();
     close_in_time(rank, *agent, "of a group whose operations were cancelled");
   }

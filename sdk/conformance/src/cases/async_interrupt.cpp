@@ -3,6 +3,7 @@
 // Interruptions of operations that block inside submit ("backplane.interrupt/1").
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -20,7 +21,7 @@ constexpr Nanoseconds kEndedLimit = 2 * kSecond;  // from the answer 1 to the en
 struct Submission {
   std::function<bool(int)> answer;  // to the nth question: whether the program interrupts
   int questions = 0;
-  Nanoseconds interrupted_at = 0;  // 0: not interrupted
+  std::optional<Stopwatch> interrupted = {};  // begins when the program interrupts
 };
 thread_local Submission* blocking = nullptr;  // of this thread
 
@@ -53,7 +54,7 @@ class Program {
   // check_calls reports.
   void call_group() {
     auto* const calling = new TestThread([this, state = &state_] { use_group(*state, state->memory.data()); });
-    if (calling->await(rank_.scaled(kEndLimit))) {
+    if (calling->await(rank_.hang_limit(kEndLimit))) {
       delete calling;
       use_group(state_, state_.memory.data());
     } else {
@@ -61,7 +62,7 @@ class Program {
     }
   }
   void check_calls() {
-    if (state_.waiting != nullptr) state_.waiting->await(rank_.scaled(kEndLimit));  // else it is left behind
+    if (state_.waiting != nullptr) state_.waiting->await(rank_.hang_limit(kEndLimit));  // else it is left behind
     rank_.require(state_.waiting == nullptr, "a group that can be used while it asks",
                   "a call that waits for the answer");
     rank_.require(state_.failure.ok(), "a group that can be used while it asks", state_.failure.text());
@@ -73,16 +74,14 @@ class Program {
                   fmt::format("{} other questions", state_.others.load()));
   }
   void check_interrupted(const Submission& submission, const Outcome& outcome, const std::string& what) {
-    const Nanoseconds returned = now();
+    const Nanoseconds took = submission.interrupted ? submission.interrupted->took() : 0;
     check_others();
     rank_.require(submission.questions > 0, what + " asks the program", "no question; " + outcome.text());
     rank_.require(outcome.status == BP_CANCELLED, what + " ends with BP_CANCELLED when the program interrupts",
                   outcome.text());
     rank_.check(std::string_view(outcome.error.text).starts_with("interrupted by the program"),
                 "an error text that begins with \"interrupted by the program\"", outcome.text());
-    const Nanoseconds took = returned - submission.interrupted_at;
-    rank_.check(took <= rank_.scaled(kEndedLimit), what + " ends soon after the program interrupts",
-                fmt::format("it took {} ms", took / kMillisecond));
+    rank_.check_time(took, rank_.scaled(kEndedLimit), "an interruption ends " + what);
   }
 
  private:
@@ -100,7 +99,7 @@ class Program {
       return 0;
     }
     const bool interrupts = here->answer(++here->questions);
-    if (interrupts && here->interrupted_at == 0) here->interrupted_at = now();
+    if (interrupts && !here->interrupted) here->interrupted.emplace();
     blocking = here;
     return interrupts ? 1 : 0;
   }
@@ -162,7 +161,7 @@ void expect_message(Rank& rank, Agent& agent, Program& program, std::vector<uint
   if (submission.questions < 2) begin_send();  // the message of the rank before came first
   rank.require_ok(outcome, "a recv that the program does not interrupt");
   require_bytes(rank, memory, static_cast<uint64_t>(rank.previous()) + 1, "the message");
-  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send that began while the group asked");
+  rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "a send that began while the group asked");
 }
 
 void expect_deadline(Rank& rank, Program& program, std::vector<uint8_t>& memory) {
@@ -174,11 +173,11 @@ void expect_deadline(Rank& rank, Program& program, std::vector<uint8_t>& memory)
     Submission submission{[](int) { return false; }};
     bp_op op = recv_from_previous(rank, 1, memory, 0);
     op.timeout_ns = kTimeout;
-    const Nanoseconds begin = now();
+    const Stopwatch watch;
     const Outcome outcome = program.run(op, submission);
-    took = now() - begin;
+    took = watch.took();
     rank.require(outcome.status == BP_TIMEOUT, "a recv that asks ends with BP_TIMEOUT at its deadline", outcome.text());
-    if (took >= kTimeout - kMillisecond && took <= allowed) return;
+    if (watch.elapsed() >= kTimeout - kMillisecond && took <= allowed) return;
   }
   rank.check(false, fmt::format("a deadline of 300 ms that is kept to at most {} ms", allowed / kMillisecond),
              fmt::format("it took {} ms, and about as wrong a time three times in a row", took / kMillisecond));
@@ -198,7 +197,7 @@ void expect_threads(Rank& rank, Program& program, std::vector<uint8_t>& memory) 
       other_outcome = program.run(op, other);
     });
     outcome = program.run(recv_from_previous(rank, 4, memory, kAskedLimit), mine);
-    rank.require(thread.await(rank.scaled(2 * kAskedLimit)), "a recv of another thread ends", "it waits");
+    rank.require(thread.await(rank.hang_limit(2 * kAskedLimit)), "a recv of another thread ends", "it waits");
   }
   program.check_interrupted(mine, outcome, "a recv beside one of another thread");
   rank.require(other_outcome.status == BP_CANCELLED && other.questions > 0,
@@ -232,8 +231,8 @@ void interrupt_message(Rank& rank) {
   rank.barrier();
   const std::vector<uint8_t> sent = bytes_of(1, memory.size());
   Pending send = agent->isend(rank.next(), 5, sent.data(), sent.size());
-  rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "a recv without BP_OP_SYNC");
-  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send without BP_OP_SYNC");
+  rank.require_ok(recv.finish(rank.hang_limit(kEndLimit)), "a recv without BP_OP_SYNC");
+  rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "a send without BP_OP_SYNC");
   for (const uint64_t tag : {1, 3, 4}) ring(rank, *agent, "after recvs with its tag were interrupted", tag);
   rank.barrier();
   agent->close();
@@ -257,12 +256,12 @@ void interrupt_collective(Rank& rank) {
   }
   rank.barrier();
   if (is_last) pending = agent->submit(op);
-  rank.require_ok(pending.finish(rank.scaled(kEndLimit)), "a collective without BP_OP_SYNC");
+  rank.require_ok(pending.finish(rank.hang_limit(kEndLimit)), "a collective without BP_OP_SYNC");
   program.check_others();
   rank.barrier();
 
   op.seq = 2;
-  op.timeout_ns = rank.scaled(kEndLimit);
+  op.timeout_ns = rank.hang_limit(kEndLimit);
   if (!is_last) {
     rank.step("in a collective for which the last rank does not come");
     Submission submission{[&](int question) {

@@ -41,7 +41,7 @@ class Notices {
     const auto all = [this] {
       return std::all_of(notices_.begin(), notices_.end(), [](const Notice& each) { return each.count > 0; });
     };
-    rank_.require(poll_until(rank_.scaled(kEndLimit), all), fmt::format("a notice that {}", what), "none came");
+    rank_.require(poll_until(rank_.hang_limit(kEndLimit), all), fmt::format("a notice that {}", what), "none came");
     expect_once();
   }
   void expect_once() const {
@@ -81,12 +81,12 @@ void notify_once(Rank& rank) {
     const Outcome outcome = recv.test();
     rank.require_ok(outcome, "work_test after the notice");
     require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "the message, at the notice");
-    rank.require_ok(second.wait(rank.scaled(kEndLimit)), "a recv");
+    rank.require_ok(second.wait(rank.hang_limit(kEndLimit)), "a recv");
     if (const Notice* const late = notices.of(second); late != nullptr) {
       rank.require(late->count == 1, "one notice of a terminal operation, before on_end returns",
                    std::to_string(late->count.load()));
     }
-    for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send");
+    for (Pending& send : sends) rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "a send");
     recv.release();
     second.release();
   }
@@ -171,7 +171,7 @@ void notify_progress(Rank& rank) {
   notices.require_some(some);
   notices.await("several operations have ended, without calls");
   for (size_t i = 0; i < pending.size(); ++i) {
-    const Outcome outcome = noticed[i] ? pending[i].test() : pending[i].wait(rank.scaled(kEndLimit));
+    const Outcome outcome = noticed[i] ? pending[i].test() : pending[i].wait(rank.hang_limit(kEndLimit));
     rank.require_ok(outcome, fmt::format("operation {} after its notice", i));
     pending[i].release();
   }

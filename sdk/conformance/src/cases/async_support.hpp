@@ -106,6 +106,9 @@ const char* name_of(Blocked::How how);
 // Calls `done` every millisecond until it returns true or the timeout has passed. Returns its last result.
 bool poll_until(Nanoseconds timeout, const std::function<bool()>& done);
 
+// Whether the condition holds on any rank. Call on all ranks, with a key of its own.
+bool on_any_rank(Rank& rank, const std::string& key, bool here);
+
 // Checks the rules of status.h for every report (errors_report.cpp).
 void check_report(Rank& rank, const Outcome& outcome, const std::string& what);
 

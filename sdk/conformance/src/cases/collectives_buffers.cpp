@@ -17,8 +17,7 @@ void for_each(Rank& rank, Collectives& group, const Wanted& wanted, const Vary& 
     if (op == BP_BARRIER || !wanted(op)) continue;
     ++number;
     const bp_capability& capability = *group.native(op);
-    const uint32_t dtype = usual_dtype(capability);
-    Shape shape = {.op = op, .dtype = dtype, .reduce_op = usual_reduce_op(capability, dtype)};
+    Shape shape = usual_shape(capability, 0);
     shape.root = static_cast<int32_t>(number % static_cast<uint64_t>(rank.size()));
     vary(shape, capability);
   }

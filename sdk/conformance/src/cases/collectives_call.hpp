@@ -96,6 +96,8 @@ class Collectives {
 
   Rank& rank() { return rank_; }
   Agent& agent() { return *agent_; }
+  // Ends the use of this object but for the operations in flight.
+  std::unique_ptr<Agent> take_agent() { return std::move(agent_); }
   // The capability that the agent declares, else the backend's; null if the operation is not native for the memory in
   // use.
   const bp_capability* native(uint32_t op) const;
@@ -113,7 +115,7 @@ class Collectives {
   // Waits for the end and checks the output.
   void finish(Pending& pending, const Call& call, const Shape& shape);
   // A timeout for bp_op, and for waits.
-  Nanoseconds enough() const { return rank_.scaled(kWaitLimit); }
+  Nanoseconds enough() const { return rank_.hang_limit(kWaitLimit); }
   uint64_t next_seq() { return ++seq_; }
 
  private:
@@ -128,6 +130,8 @@ class Collectives {
 // A dtype and a reduce op that the backend declares: f32 and sum if possible.
 uint32_t usual_dtype(const bp_capability& capability);
 uint32_t usual_reduce_op(const bp_capability& capability, uint32_t dtype);
+// `count` elements of the usual dtype and reduce op.
+Shape usual_shape(const bp_capability& capability, uint64_t count);
 bool declares(const bp_capability& capability, uint32_t dtype, uint32_t reduce_op);
 // All such pairs; the reduce op is 0 for operations that reduce nothing.
 std::vector<std::pair<uint32_t, uint32_t>> declared_types(const bp_capability& capability);

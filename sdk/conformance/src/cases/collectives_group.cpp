@@ -42,6 +42,14 @@ uint32_t usual_dtype(const bp_capability& capability) {
   return BP_U8;
 }
 
+Shape usual_shape(const bp_capability& capability, uint64_t count) {
+  Shape shape = {.op = capability.op, .count = count};
+  if (shape.op == BP_BARRIER) return shape;
+  shape.dtype = usual_dtype(capability);
+  shape.reduce_op = usual_reduce_op(capability, shape.dtype);
+  return shape;
+}
+
 Collectives::Collectives(Rank& rank, const Plan& plan) : rank_(rank), agent_(open_together(rank, plan)) {}
 
 const bp_capability* Collectives::native(uint32_t op) const {

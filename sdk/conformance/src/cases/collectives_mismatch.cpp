@@ -24,13 +24,10 @@ void get_out(Rank& rank, const Shape& mine, const std::string& what) {
   op.seq = group.next_seq();
   op.timeout_ns = rank.scaled(kPatience);
   if (mine.sync) op.flags = BP_OP_SYNC;
-  const Nanoseconds start = now();
+  const Stopwatch watch;
   Pending pending = group.agent().submit(op);
-  if (mine.sync && pending.in_flight() == false) {
-    const Nanoseconds took = now() - start;
-    rank.require(took < rank.scaled(kPatience + 2 * kSecond),
-                 fmt::format("an end within its {} ms", rank.scaled(kPatience) / kMillisecond),
-                 fmt::format("{} ms", took / kMillisecond));
+  if (mine.sync && !pending.in_flight()) {
+    rank.check_time(watch.took(), rank.scaled(kPatience + 2 * kSecond), "an operation of ranks that disagree ends");
   }
   const Outcome outcome = pending.wait(rank.scaled(kPatience));
   rank.require(outcome.status != BP_UNSUPPORTED, "an operation that is declared", outcome.text());
@@ -57,8 +54,7 @@ void mismatch(Rank& rank, const char* of, const Vary& vary, const char* none) {
     Collectives group(rank, plan);
     for (const uint32_t op : group.native_ops()) {
       const bp_capability& capability = *group.native(op);
-      Shape shape = {.op = op, .dtype = op == BP_BARRIER ? uint32_t{BP_U8} : usual_dtype(capability), .count = 500};
-      shape.reduce_op = op == BP_BARRIER ? uint32_t{BP_SUM} : usual_reduce_op(capability, shape.dtype);
+      const Shape shape = usual_shape(capability, 500);
       Shape other = shape;
       if (!vary(group, capability, other)) continue;
       shapes.push_back(shape);
@@ -82,11 +78,7 @@ void of_op(Rank& rank) {
     if (ops.size() < 2) return false;
     size_t at = 0;
     while (ops[at] != shape.op) ++at;
-    shape.op = ops[(at + 1) % ops.size()];
-    if (shape.op == BP_BARRIER) return true;
-    const bp_capability& other = *group.native(shape.op);
-    shape.dtype = usual_dtype(other);
-    shape.reduce_op = usual_reduce_op(other, shape.dtype);
+    shape = usual_shape(*group.native(ops[(at + 1) % ops.size()]), shape.count);
     return true;
   };
   mismatch(rank, "operation", vary, "fewer than two collectives are native");

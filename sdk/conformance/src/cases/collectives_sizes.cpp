@@ -52,6 +52,29 @@ void run_sizes(Rank& rank, std::initializer_list<uint64_t> all_bytes, uint64_t m
 void exact_sizes(Rank& rank) { run_sizes(rank, {kMiB, 4 * kMiB}); }
 void larger_sizes(Rank& rank) { run_sizes(rank, {16 * kMiB, 64 * kMiB}, 16 * kMiB); }
 
+// Each native collective with each root, dtype and reduce op, in place and not, with even and uneven blocks.
+void every_combination(Rank& rank) {
+  Collectives group(rank);
+  for (const uint32_t op : group.native_ops()) {
+    if (op == BP_BARRIER) continue;
+    for (const auto& [dtype, reduce_op] : declared_types(*group.native(op))) {
+      for (const uint64_t count : {1, 2, 8, 33, 250}) {
+        Shape shape = {.op = op, .dtype = dtype, .reduce_op = reduce_op, .count = count};
+        for (shape.root = 0; shape.root < (rooted(op) ? rank.size() : 1); ++shape.root) {
+          for (uint64_t which = 0; which < 8; ++which) {
+            shape.in_place = (which & 1) != 0;
+            shape.uneven = (which & 2) != 0;
+            shape.sync = (which & 4) != 0;
+            shape.skew = natural_alignment(dtype) * (++shape.name % 4);
+            if ((shape.in_place && !may_be_in_place(op)) || (shape.uneven && !has_counts(op))) continue;
+            group.run(shape);
+          }
+        }
+      }
+    }
+  }
+}
+
 // Each native collective with each root, and counts, dtypes and reduce ops as the seed has them.
 void in_larger_worlds(Rank& rank) {
   Collectives group(rank);
@@ -79,6 +102,9 @@ std::vector<Case> collectives_size_cases() {
            {.ops = 0}, {.deadline = 60 * kSecond}),
       Case("larger-sizes", "results are right at 16 MiB, and one element less and more, and near 64 MiB", larger_sizes,
            {.ops = 0}, {.level = Level::kThorough, .deadline = 300 * kSecond}),
+      Case("every-combination",
+           "results are right for each root, dtype and reduce op, in place and not, with even and uneven blocks",
+           every_combination, {.ops = 0}, {.level = Level::kThorough, .deadline = 240 * kSecond}),
       Case("larger-worlds", "collectives are right in worlds of 5 and 8 ranks", in_larger_worlds, {.ops = 0},
            {.worlds = {5, 8}, .deadline = 30 * kSecond}),
   };

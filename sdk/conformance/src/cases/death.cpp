@@ -6,6 +6,9 @@
 
 #include <thread>
 
+#include "../names.hpp"
+#include "async_support.hpp"
+#include "collectives_call.hpp"
 #include "death_after.hpp"
 #include "groups.hpp"
 
@@ -32,7 +35,7 @@ void by_stop(Rank& rank) { rank.freeze(-1); }
 Outcome wait_in_vain(Rank& rank, Agent& agent, int32_t peer, uint64_t tag) {
   char byte = 0;
   bp_op op = recv_op(peer, tag, &byte, 1);
-  op.timeout_ns = rank.scaled(6 * kSecond);
+  op.timeout_ns = rank.hang_limit(6 * kSecond);
   if (rank.id() % 2 == 1) op.flags = BP_OP_SYNC;
   return agent.run(op);
 }
@@ -86,7 +89,7 @@ void root(Rank& rank) {
   if (broadcast != nullptr && (broadcast->dtypes & BP_BIT(BP_U8)) != 0) {
     std::vector<char> data(1000);
     bp_op op = make_op(BP_BROADCAST);
-    op.timeout_ns = rank.scaled(6 * kSecond);
+    op.timeout_ns = rank.hang_limit(6 * kSecond);
     op.output = {data.data(), data.size(), BP_HOST, 0};
     outcome = agent->run(op);
   } else {
@@ -128,7 +131,7 @@ void mid_collective(Rank& rank) {
   std::vector<float> out(in.size());
   bp_op op = make_op(BP_ALL_REDUCE, BP_F32);
   op.reduce_op = BP_SUM;
-  op.timeout_ns = rank.scaled(6 * kSecond);
+  op.timeout_ns = rank.hang_limit(6 * kSecond);
   op.input = {in.data(), in.size(), BP_HOST, 0};
   op.output = {out.data(), out.size(), BP_HOST, 0};
   rank.barrier();
@@ -145,6 +148,41 @@ void mid_collective(Rank& rank) {
   deaths.carry_on(std::move(agent));
 }
 
+// A native collective in flight, in a group of its own.
+struct InFlight {
+  InFlight(Rank& rank, uint32_t op) : group(rank, in_space(fmt::format("group for {}", op_name(op)))), op(op) {
+    rank.guard(group.agent());
+  }
+  void submit(const Rank& rank) {
+    call = std::make_unique<Call>(usual_shape(*group.native(op), 100), rank.id(), rank.size());
+    pending = group.submit(*call);
+  }
+
+  Collectives group;
+  uint32_t op;
+  std::unique_ptr<Call> call = {};
+  Pending pending = {};
+};
+
+// Collectives of each kind are in flight, which the rank that dies has not entered.
+void each_collective(Rank& rank) {
+  Deaths deaths(rank, {rank.size() - 1});
+  std::vector<std::unique_ptr<InFlight>> all;
+  for (const uint32_t op : Collectives(rank).native_ops()) all.push_back(std::make_unique<InFlight>(rank, op));
+  rank.barrier();
+  if (deaths.doomed()) die_when_ready(rank, deaths, by_kill);
+  for (const auto& each : all) each->submit(rank);
+  rank.step("waiting for collectives of each kind when a rank dies");
+  deaths.ready();
+  for (const auto& each : all) {
+    const Outcome outcome = each->pending.finish(rank.hang_limit(6 * kSecond));
+    const bool can_succeed = rooted(each->op) || each->op == BP_SCAN || each->op == BP_EXSCAN;
+    if (!can_succeed || !outcome.ok()) deaths.expect_out(outcome, op_name(each->op), false);
+  }
+  for (size_t i = 1; i < all.size(); ++i) close_quickly(rank, all[i]->group.take_agent());
+  deaths.carry_on(all[0]->group.take_agent());
+}
+
 // The init of the others may succeed or fail, but must end within its timeout.
 void die_in_init(Rank& rank, bool before) {
   Deaths deaths(rank, {1 % rank.size()});
@@ -157,13 +195,12 @@ void die_in_init(Rank& rank, bool before) {
   }
   std::thread killer;
   if (deaths.doomed()) killer = die_soon(rank, deaths, 3);
-  const Nanoseconds begin = now();
+  const Stopwatch watch;
   Outcome outcome;
   std::unique_ptr<Agent> agent = rank.try_open(plan, outcome, true);
-  const Nanoseconds took = now() - begin;
+  const Nanoseconds took = watch.took();
   if (killer.joinable()) killer.join();
-  rank.check(took <= rank.scaled(3 * kSecond), "init ends within its timeout of 2 s (scaled) when a rank dies",
-             fmt::format("it took {} ms and ended with {}", took / kMillisecond, outcome.text()));
+  rank.check_time(took, rank.scaled(3 * kSecond), "an init with a timeout of 2 s (scaled) ends when a rank dies");
   deaths.await_loss();
   if (agent != nullptr) {
     rank.step("receiving from a rank that died during init");
@@ -261,6 +298,8 @@ std::vector<Case> death_cases() {
           [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_kill); }, two, slow),
       Case("sigkill-mid-collective", "a native collective ends within 2 s when a rank is killed in it", mid_collective,
            reduction, slow),
+      Case("sigkill-each-collective", "native collectives of each kind end within 2 s when a rank is killed",
+           each_collective, {.ops = 0, .without = BP_BACKEND_ONE_WORLD, .ranks = 2, .processes = true}, slow),
       Case("sigkill-root", "the others survive the death of rank 0", root, two, slow),
       Case("sigkill-non-neighbour", "ranks that wait for each other return when a third one is killed", non_neighbour,
            three, slow),

@@ -73,7 +73,7 @@ void Deaths::expect_out(const Outcome& outcome, const std::string& what, bool na
 
 void Deaths::await_loss() {
   rank_.step("waiting until the harness has noticed the death");
-  const Nanoseconds deadline = now() + rank_.scaled(10 * kSecond);
+  const Nanoseconds deadline = now() + rank_.hang_limit(10 * kSecond);
   for (const int32_t victim : victims_) {
     for (;;) {
       const uint32_t seen = rank_.world().states_version();
@@ -119,12 +119,9 @@ void Deaths::regroup() {
 
 void close_quickly(Rank& rank, std::unique_ptr<Agent> agent) {
   rank.step("in destroy");
-  const Nanoseconds begin = now();
+  const Stopwatch watch;
   agent->close();
-  const Nanoseconds took = now() - begin;
-  rank.check(took <= rank.scaled(kDestroyLimit),
-             fmt::format("destroy takes at most {} s", rank.scaled(kDestroyLimit) / kSecond),
-             fmt::format("it took {} ms", took / kMillisecond));
+  rank.check_time(watch.took(), rank.scaled(kDestroyLimit), "destroy returns");
 }
 
 void end_somehow(Rank& rank, Agent& agent, Pending& pending, Nanoseconds timeout, const std::string& what) {

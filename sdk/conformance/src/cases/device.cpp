@@ -57,7 +57,7 @@ class ConnectedAllReduce {
       : rank_(rank), device_(device), number_(device.piece(rank, 4)) {
     need(rank, BP_ALL_REDUCE, "all_reduce");
     rank.step("in the first all_reduce");
-    rank.require_ok(start().finish(rank.scaled(kEndLimit)), "the first all_reduce");
+    rank.require_ok(start().finish(rank.hang_limit(kEndLimit)), "the first all_reduce");
     rank.barrier();
   }
   Pending start() {
@@ -71,7 +71,7 @@ class ConnectedAllReduce {
     return device_.agent->submit(op);
   }
   void finish(Pending& pending) {
-    rank_.require_ok(pending.finish(rank_.scaled(kEndLimit)), "the all_reduce");
+    rank_.require_ok(pending.finish(rank_.hang_limit(kEndLimit)), "the all_reduce");
     int32_t sum = 0;
     rank_.require(device_.source.copies->copy(&sum, number_.data(), 4), "a copy from the device", "a refusal");
     rank_.require(sum == rank_.size(), fmt::format("a sum of {}", rank_.size()), std::to_string(sum));
@@ -94,7 +94,7 @@ class Chain {
         back_(device_.piece(rank, kSize)),
         tail_(device_.piece(rank, kTail)) {
     rank.step("in the first broadcast");
-    rank.require_ok(broadcast().finish(rank.scaled(kEndLimit)), "the first broadcast");
+    rank.require_ok(broadcast().finish(rank.hang_limit(kEndLimit)), "the first broadcast");
     rank.barrier();
     message_.fill(rank.id() == 0 ? kNew : kOld);
   }
@@ -108,7 +108,7 @@ class Chain {
     rank_.require(early.ok() || early.status == BP_AGAIN, "wait_on_stream to answer BP_OK or BP_AGAIN", early.text());
     if (!early.ok()) {
       rank_.publish("send", "now");
-      rank_.require_ok(device_.wait_on_stream(pending_[0], rank_.scaled(kEndLimit)),
+      rank_.require_ok(device_.wait_on_stream(pending_[0], rank_.hang_limit(kEndLimit)),
                        "wait_on_stream, the other end being there");
     }
     pending_.push_back(broadcast());
@@ -127,7 +127,7 @@ class Chain {
   void finish() {
     rank_.step("waiting for operations enqueued after a recv");
     for (Pending& each : pending_)
-      rank_.require_ok(each.finish(rank_.scaled(kEndLimit)), "an operation enqueued after a recv");
+      rank_.require_ok(each.finish(rank_.hang_limit(kEndLimit)), "an operation enqueued after a recv");
     if (rank_.id() == 0) require_kept(rank_, back_, kNew, "in a message that was put behind a recv");
     std::vector<std::byte> tail(kTail);
     const std::byte* const from = rank_.id() == 1 ? message_.data() + kSize - kTail : tail_.data();
@@ -180,7 +180,7 @@ void order_early(Rank& rank) {
   Pending pending = all_reduce.start();
   if (rank.id() == 0) {
     rank.step("having a stream wait for an all_reduce that the other ranks have not begun");
-    rank.require_ok(device.wait_on_stream(pending, rank.scaled(kEndLimit) / 2),
+    rank.require_ok(device.wait_on_stream(pending, rank.hang_limit(kEndLimit) / 2),
                     "wait_on_stream, before the other ranks have come");
     rank.require(pending.test().status == BP_AGAIN, "an all_reduce that waits for the other ranks",
                  pending.test().text());
@@ -198,10 +198,10 @@ void order_beside_wait(Rank& rank) {
     const TestThread waiting([&pending] { pending.wait(BP_NO_TIMEOUT); });
     waiting.await_asleep();
     rank.step("having a stream wait for an all_reduce beside a thread in work_wait");
-    const Outcome ordered = device.wait_on_stream(pending, rank.scaled(kEndLimit) / 2);
+    const Outcome ordered = device.wait_on_stream(pending, rank.hang_limit(kEndLimit) / 2);
     const bool was_waiting = !waiting.ended();
     rank.publish("ordered", "yes");
-    rank.require(waiting.await(rank.scaled(kEndLimit)), "work_wait to end with the all_reduce", "it does not");
+    rank.require(waiting.await(rank.hang_limit(kEndLimit)), "work_wait to end with the all_reduce", "it does not");
     rank.require_ok(ordered, "wait_on_stream, beside a thread in work_wait");
     rank.require(was_waiting, "an all_reduce that waits for the other ranks", "one that was over");
   }
@@ -217,16 +217,15 @@ void order_limits(Rank& rank) {
     Pending recv = device.agent->submit(device.recv(1, 5, message));
     for (const Nanoseconds timeout : {Nanoseconds{0}, kSecond / 5}) {
       rank.step("making a stream wait for a recv before its send");
-      const Nanoseconds begin = now();
+      const Stopwatch watch;
       const Outcome ordered = device.wait_on_stream(recv, timeout);
-      const Nanoseconds took = now() - begin;
+      const Nanoseconds took = watch.took();
       rank.require(ordered.ok() || ordered.status == BP_AGAIN, "wait_on_stream to answer BP_OK or BP_AGAIN",
                    ordered.text());
-      rank.require(took < timeout + rank.scaled(kSecond), "wait_on_stream to keep its time",
-                   fmt::format("{} ms", took / kMillisecond));
+      rank.check_time(took, timeout + rank.scaled(kSecond), "wait_on_stream returns");
     }
     rank.publish("send", "now");
-    rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "the recv");
+    rank.require_ok(recv.finish(rank.hang_limit(kEndLimit)), "the recv");
     require_kept(rank, message, 2, "in the message");
   } else if (rank.id() == 1) {
     rank.await_value("send");
@@ -252,15 +251,14 @@ void order_aborted(Rank& rank) {
   ordering.await_asleep();
   const bool ahead = ordering.ended();  // it had nothing to wait for
   rank.step("aborting while a thread is in wait_on_stream");
-  const Nanoseconds begin = now();
+  const Stopwatch watch;
   device.agent->abort(BP_CANCELLED, -1, "the case wants it");
-  rank.require(ordering.await(rank.scaled(kEndLimit)), "wait_on_stream to end with an abort", "it does not");
+  rank.require(ordering.await(rank.hang_limit(kEndLimit)), "wait_on_stream to end with an abort", "it does not");
   if (!ahead) {
     rank.require(seen->outcome.status == BP_CANCELLED, "BP_CANCELLED, as abort says", seen->outcome.text());
-    rank.require(seen->at - begin < rank.scaled(kAbortBound), "wait_on_stream to end within half a second of abort",
-                 fmt::format("{} ms", (seen->at - begin) / kMillisecond));
+    rank.check_time(watch.took(seen->at), rank.scaled(kAbortBound), "abort ends wait_on_stream");
   }
-  recv.finish(rank.scaled(kEndLimit));
+  recv.finish(rank.hang_limit(kEndLimit));
   rank.barrier();
 }
 
@@ -270,14 +268,15 @@ void order_ended(Rank& rank) {
   Pending recv = device.agent->submit(device.recv(rank.id(), 5, message));
   Pending send = device.agent->submit(device.send(rank.id(), 5, message));
   for (Pending* const each : {&recv, &send}) {
-    rank.require_ok(each->wait(rank.scaled(kEndLimit)), "a message to this rank itself");
-    rank.require_ok(device.wait_on_stream(*each, rank.scaled(kEndLimit)), "wait_on_stream of a completed operation");
+    rank.require_ok(each->wait(rank.hang_limit(kEndLimit)), "a message to this rank itself");
+    rank.require_ok(device.wait_on_stream(*each, rank.hang_limit(kEndLimit)),
+                    "wait_on_stream of a completed operation");
     each->release();
   }
   Pending unmatched_recv = device.agent->submit(device.recv(rank.next(), kSilentTag, message));
   unmatched_recv.cancel();
-  const Outcome ended = unmatched_recv.wait(rank.scaled(kEndLimit));
-  const Outcome ordered = device.wait_on_stream(unmatched_recv, rank.scaled(kEndLimit));
+  const Outcome ended = unmatched_recv.wait(rank.hang_limit(kEndLimit));
+  const Outcome ordered = device.wait_on_stream(unmatched_recv, rank.hang_limit(kEndLimit));
   rank.require(ordered.status == ended.status,
                fmt::format("wait_on_stream to answer {}, as work_wait did", status_name(ended.status)), ordered.text());
   unmatched_recv.release();

@@ -41,7 +41,7 @@ void batches(Rank& rank) {
       if (i + 1 < ops.size()) ops[i].flags = BP_OP_MORE;
       pending.push_back(device.agent->submit(ops[i]));
     }
-    for (Pending& each : pending) rank.require_ok(each.finish(rank.scaled(kEndLimit)), "a message of a batch");
+    for (Pending& each : pending) rank.require_ok(each.finish(rank.hang_limit(kEndLimit)), "a message of a batch");
     for (uint64_t i = 0; i < kMessages; ++i) {
       require_kept(rank, in[i], 100 * static_cast<uint64_t>(rank.previous()) + i,
                    fmt::format("in message {} of a batch", i));
@@ -65,8 +65,8 @@ void batch_cut_short(Rank& rank) {
   rank.step("in a batch that nothing more comes of");
   Pending received = device.agent->submit(recv);
   Pending sent = device.agent->submit(send);
-  rank.require_ok(received.finish(rank.scaled(kEndLimit)), "a recv of a batch that nothing more comes of");
-  rank.require_ok(sent.finish(rank.scaled(kEndLimit)), "a send of a batch that nothing more comes of");
+  rank.require_ok(received.finish(rank.hang_limit(kEndLimit)), "a recv of a batch that nothing more comes of");
+  rank.require_ok(sent.finish(rank.hang_limit(kEndLimit)), "a send of a batch that nothing more comes of");
   require_kept(rank, in, static_cast<uint64_t>(rank.previous()), "in the message");
   rank.barrier();
 }
@@ -115,7 +115,7 @@ void copies(Rank& rank) {
       }));
     }
     for (const auto& thread : threads) {
-      rank.require(thread->await(rank.scaled(kEndLimit)), "threads that copy at the same time to come to an end",
+      rank.require(thread->await(rank.hang_limit(kEndLimit)), "threads that copy at the same time to come to an end",
                    "one that hangs");
     }
   }

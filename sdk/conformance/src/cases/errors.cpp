@@ -42,12 +42,12 @@ void stable(Rank& rank) {
   Pending too_long = agent->irecv(rank.previous(), 1, small.data(), small.size());
   rank.barrier();
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
-  const Outcome first = too_long.wait(rank.scaled(kEndLimit));
-  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
+  const Outcome first = too_long.wait(rank.hang_limit(kEndLimit));
+  rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "the send");
   Pending aborted = agent->submit(recv_op(rank.id(), kSilentTag, small.data(), small.size()));
   rank.barrier();
   agent->abort(BP_RESOURCE, -1, "the cause of the abort");
-  const Outcome second = aborted.wait(rank.scaled(kEndLimit));
+  const Outcome second = aborted.wait(rank.hang_limit(kEndLimit));
   const Outcome third = agent->isend(rank.id(), 1, large.data(), 1).submitted();
   for (int i = 0; i < 30; ++i) {
     for (auto [pending, said] : {std::pair{&too_long, &first}, std::pair{&aborted, &second}}) {
@@ -80,7 +80,7 @@ void null_report(Rank& rank) {
   rank.barrier();
   rank.require(api.submit(agent->self(), &send, &sending, nullptr) == BP_OK, "submit of a send succeeds", "it failed");
   if (receiving != nullptr) {
-    const int32_t ended = api.work_wait(agent->self(), receiving, rank.scaled(kEndLimit), nullptr);
+    const int32_t ended = api.work_wait(agent->self(), receiving, rank.hang_limit(kEndLimit), nullptr);
     rank.require(ended == BP_INVALID, "work_wait for a recv whose message is too long ends with BP_INVALID",
                  status_name(ended));
     const int32_t again = api.work_test(agent->self(), receiving, nullptr);
@@ -88,7 +88,7 @@ void null_report(Rank& rank) {
     api.work_release(agent->self(), receiving);
   }
   if (sending != nullptr) {
-    const int32_t ended = api.work_wait(agent->self(), sending, rank.scaled(kEndLimit), nullptr);
+    const int32_t ended = api.work_wait(agent->self(), sending, rank.hang_limit(kEndLimit), nullptr);
     rank.require(ended == BP_OK, "work_wait for the send succeeds", status_name(ended));
     api.work_release(agent->self(), sending);
   }
@@ -116,7 +116,7 @@ void cause_is_kept(Rank& rank) {
   agent->api().abort(agent->self(), &why);
   std::memset(why.text, 'x', sizeof why.text);  // it was valid during the call
   why.text[5] = '\0';
-  const Outcome flying = pending.finish(rank.scaled(kEndLimit));
+  const Outcome flying = pending.finish(rank.hang_limit(kEndLimit));
   const Outcome later = agent->isend(rank.id(), 1, memory.data(), 1).submitted();
   for (const auto& [outcome, what] :
        {std::pair{flying, "an operation in flight"}, std::pair{later, "submit after abort"}}) {
@@ -143,7 +143,7 @@ void long_cause(Rank& rank) {
     Pending pending = agent->submit(recv_op(rank.id(), kSilentTag, memory.data(), memory.size()));
     rank.barrier();
     agent->abort(BP_INTERNAL, -1, words);
-    const Outcome flying = pending.finish(rank.scaled(kEndLimit));
+    const Outcome flying = pending.finish(rank.hang_limit(kEndLimit));
     const Outcome later = agent->isend(rank.id(), 1, memory.data(), 1).submitted();
     for (const auto& [outcome, what] :
          {std::pair{flying, "an operation in flight"}, std::pair{later, "submit after abort"}}) {

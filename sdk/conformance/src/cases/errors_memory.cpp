@@ -55,7 +55,7 @@ void untouched(Rank& rank) {
   rank.require(api.submit(agent->self(), &send, &sending, &error) == BP_OK, "submit of a send succeeds", "it failed");
   expect_untouched(rank, error, "submit that says BP_OK");
   error = used_report();
-  status = api.work_wait(agent->self(), receiving, rank.scaled(kEndLimit), &error);
+  status = api.work_wait(agent->self(), receiving, rank.hang_limit(kEndLimit), &error);
   rank.require(status == BP_OK, "work_wait for the recv succeeds", status_name(status));
   expect_untouched(rank, error, "work_wait that says BP_OK");
   error = used_report();
@@ -64,7 +64,7 @@ void untouched(Rank& rank) {
   expect_untouched(rank, error, "work_test that says BP_OK");
   api.work_release(agent->self(), receiving);
   if (sending == nullptr) return;
-  status = api.work_wait(agent->self(), sending, rank.scaled(kEndLimit), &error);
+  status = api.work_wait(agent->self(), sending, rank.hang_limit(kEndLimit), &error);
   rank.require(status == BP_OK, "work_wait for the send succeeds", status_name(status));
   api.work_release(agent->self(), sending);
 }
@@ -111,7 +111,7 @@ void longer(Rank& rank) {
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
   if (receiving != nullptr) {
     LongReport report;
-    const int32_t status = api.work_wait(agent->self(), receiving, rank.scaled(kEndLimit), &report.error);
+    const int32_t status = api.work_wait(agent->self(), receiving, rank.hang_limit(kEndLimit), &report.error);
     rank.require(status == BP_INVALID, "work_wait for a recv whose message is too long ends with BP_INVALID",
                  status_name(status));
     check_long(rank, report, status, "work_wait");
@@ -119,7 +119,7 @@ void longer(Rank& rank) {
     check_long(rank, again, api.work_test(agent->self(), receiving, &again.error), "work_test");
     api.work_release(agent->self(), receiving);
   }
-  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "the send");
+  rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "the send");
   rank.barrier();
   LongReport why;
   bp_error_set(&why.error, BP_RESOURCE, 0, -1, "a cause in a longer report");

@@ -61,8 +61,8 @@ std::vector<Failed> provoke(Rank& rank, const std::string& space) {
   rank.step("receiving a message that is too long");
   Pending recv = agent->irecv(rank.previous(), 1, small.data(), small.size());
   Pending send = agent->isend(rank.next(), 1, large.data(), large.size());
-  failed.push_back({"a recv whose message is too long", BP_INVALID, recv.finish(rank.scaled(kEndLimit))});
-  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send whose message is too long for its recv");
+  failed.push_back({"a recv whose message is too long", BP_INVALID, recv.finish(rank.hang_limit(kEndLimit))});
+  rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "a send whose message is too long for its recv");
 
   rank.step("letting a recv time out");
   bp_op op = recv_op(rank.previous(), kSilentTag, small.data(), small.size());
@@ -87,8 +87,8 @@ std::vector<Failed> provoke(Rank& rank, const std::string& space) {
   rank.step("aborting");
   Pending in_flight = agent->submit(recv_op(rank.id(), kSilentTag - 1, small.data(), small.size()));
   agent->abort(BP_RESOURCE, -1, "the cause of it all");
-  failed.push_back({"an aborted recv", BP_RESOURCE, in_flight.finish(rank.scaled(kEndLimit))});
-  if (recv.in_flight()) static_cast<void>(recv.finish(rank.scaled(kEndLimit)));
+  failed.push_back({"an aborted recv", BP_RESOURCE, in_flight.finish(rank.hang_limit(kEndLimit))});
+  if (recv.in_flight()) static_cast<void>(recv.finish(rank.hang_limit(kEndLimit)));
   failed.push_back({"submit after abort", BP_RESOURCE, agent->isend(rank.id(), 1, large.data(), 1).submitted()});
   rank.barrier();
   return failed;

@@ -37,7 +37,7 @@ void collective(Rank& rank, Agent& agent, const std::string& when) {
   bp_op op;
   if (!make_collective(rank, op, &one)) return;
   rank.step("in a native collective " + when);
-  op.timeout_ns = rank.scaled(kEndLimit);
+  op.timeout_ns = rank.hang_limit(kEndLimit);
   rank.require_ok(agent.run(op), "a native collective " + when);
   rank.require(op.kind == BP_BARRIER || one == agent.size(), fmt::format("the sum {} over the group", agent.size()),
                fmt::format("the sum {}", one));
@@ -86,14 +86,14 @@ void key_order(Rank& rank) {
     const int32_t world_rank = members[static_cast<size_t>(from)];
     std::vector<uint8_t> got(500);
     bp_result result = make_result();
-    rank.require_ok(group->irecv(from, 2, got.data(), got.size(), &result).finish(rank.scaled(kEndLimit)),
+    rank.require_ok(group->irecv(from, 2, got.data(), got.size(), &result).finish(rank.hang_limit(kEndLimit)),
                     fmt::format("a recv from the group's rank {}", from));
     rank.require(result.source == from, fmt::format("source {}, which is rank {} of the world", from, world_rank),
                  fmt::format("source {}", result.source));
     require_bytes(rank, got, static_cast<uint64_t>(world_rank) * 100 + static_cast<uint64_t>(rank.id()),
                   fmt::format("the group's rank {}, which is rank {} of the world", from, world_rank));
   }
-  for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send");
+  for (Pending& send : sends) rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "a send");
   collective(rank, *group, "in a group whose ranks are renumbered");
 }
 
@@ -164,14 +164,14 @@ void same_tags(Rank& rank) {
     std::vector<uint8_t> got2(kSize);
     Pending send1 = first->isend(rank.next(), 3, sent1.data(), kSize);
     Pending send2 = second->isend(rank.next(), 3, sent2.data(), kSize);
-    rank.require_ok(second->irecv(rank.previous(), 3, got2.data(), kSize).finish(rank.scaled(kEndLimit)),
+    rank.require_ok(second->irecv(rank.previous(), 3, got2.data(), kSize).finish(rank.hang_limit(kEndLimit)),
                     "a recv in the second group");
-    rank.require_ok(first->irecv(rank.previous(), 3, got1.data(), kSize).finish(rank.scaled(kEndLimit)),
+    rank.require_ok(first->irecv(rank.previous(), 3, got1.data(), kSize).finish(rank.hang_limit(kEndLimit)),
                     "a recv in the first group");
     require_bytes(rank, got1, key(1, rank.previous()) + i, "the first group's message");
     require_bytes(rank, got2, key(2, rank.previous()) + i, "the second group's message");
-    rank.require_ok(send1.finish(rank.scaled(kEndLimit)), "the send in the first group");
-    rank.require_ok(send2.finish(rank.scaled(kEndLimit)), "the send in the second group");
+    rank.require_ok(send1.finish(rank.hang_limit(kEndLimit)), "the send in the first group");
+    rank.require_ok(send2.finish(rank.hang_limit(kEndLimit)), "the send in the second group");
   }
 }
 

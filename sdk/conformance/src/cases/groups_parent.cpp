@@ -47,8 +47,8 @@ void parent(Rank& rank) {
   }
   if (rank.id() % 2 != 0) send = world->isend(rank.next(), 1, sent.data(), kLarge);
   rank.step("finishing operations in flight since before the subgroups were created");
-  rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "a recv that was in flight");
-  rank.require_ok(send.finish(rank.scaled(kEndLimit)), "a send that was in flight");
+  rank.require_ok(recv.finish(rank.hang_limit(kEndLimit)), "a recv that was in flight");
+  rank.require_ok(send.finish(rank.hang_limit(kEndLimit)), "a send that was in flight");
   require_bytes(rank, got, static_cast<uint64_t>(rank.previous()) + 1, "a message that was in flight");
 }
 

@@ -136,16 +136,13 @@ void exchange_until_over(Rank& rank, Agent& agent) {
       last = round + 3;
       rank.publish("attack/last", std::to_string(last));
     }
-    const Nanoseconds begin = now();
+    const Stopwatch watch;
     exchange(rank, agent, round % 100, 1 + round * 7919 % 40'000);
-    longest = std::max(longest, now() - begin);
+    longest = std::max(longest, watch.took());
     const std::optional<std::string> said = rank.world().look("harness/attack/last");
     if (said) last = std::strtoull(said->c_str(), nullptr, 10);
   }
-  rank.check(longest < rank.scaled(kStandstill),
-             fmt::format("the job progresses during the attack: no exchange takes {} ms",
-                         rank.scaled(kStandstill) / kMillisecond),
-             fmt::format("one took {} ms", longest / kMillisecond));
+  rank.check_time(longest, rank.scaled(kStandstill), "the job progresses during the attack: each exchange ends");
 }
 
 namespace {
@@ -163,7 +160,7 @@ void attack_from_outside(Rank& rank, void (*body)(Attack& attack)) {
   rank.step("listening to how the ranks greet each other");
   for (int32_t other = 0; other < rank.size(); ++other) {
     const std::string key = fmt::format("harness/attack/warm/{}", other);
-    const Nanoseconds deadline = now() + rank.scaled(20 * kSecond);
+    const Nanoseconds deadline = now() + rank.hang_limit(20 * kSecond);
     while (!rank.world().look(key)) {
       if (now() > deadline) return;  // the ranks report the failure
       if (sniffer != nullptr) sniffer->listen(5);
@@ -196,7 +193,7 @@ void defend(Rank& rank) {
              fmt::format("resident memory grew by {} MiB", (after - std::min(memory, after)) >> 20));
   Footprint only_descriptors = before;
   only_descriptors.shared = shared_memory();
-  const std::string left = left_behind(only_descriptors, rank.scaled(8 * kSecond));
+  const std::string left = left_behind(only_descriptors, rank.hang_limit(8 * kSecond));
   rank.check(left.empty(), "connections that the attacker closes are closed", left);
   rank.step("exchanging messages after an attack");
   exchange(rank, *agent, 1, 300'000);

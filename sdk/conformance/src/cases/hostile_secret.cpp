@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -119,11 +120,11 @@ std::string listening_address() {
 }
 
 void await_listening(const Rank& rank) {
-  const Nanoseconds deadline = now() + rank.scaled(kListenTime);
+  const Nanoseconds deadline = now() + rank.hang_limit(kListenTime);
   while (listening_address().empty() && now() < deadline) poll(nullptr, 0, 5);
 }
 
-Plan plan_of(const std::string& space, int32_t rank, bool secure, Nanoseconds timeout = 20 * kSecond) {
+Plan plan_of(const std::string& space, int32_t rank, bool secure, std::optional<Nanoseconds> timeout = {}) {
   Plan plan;
   plan.timeout = timeout;
   plan.space = space;
@@ -197,13 +198,11 @@ void exchange_once(Rank& rank, Agent& agent, int32_t peer) {
 
 // Starts a rank whose peer's address leads to a rank of another job.
 void start_among_outsiders(Rank& rank, const Plan& plan) {
-  const Nanoseconds begin = now();
+  const Stopwatch watch;
   Outcome outcome;
   std::unique_ptr<Agent> agent = rank.try_open(plan, outcome);
-  const Nanoseconds took = now() - begin;
-  rank.check(took < rank.scaled(plan.timeout + kSecond),
-             "init ends at its timeout when only unauthenticated peers answer",
-             fmt::format("it took {} ms of {}", took / kMillisecond, rank.scaled(plan.timeout) / kMillisecond));
+  rank.check_time(watch.took(), rank.scaled(*plan.timeout + kSecond),
+                  "init whose peers do not authenticate ends at its timeout");
   if (agent == nullptr) return;
   exchange_once(rank, *agent, 1 - plan.rank);
   close_quickly(rank, std::move(agent));
@@ -234,7 +233,7 @@ int redirect_caller(Rank& rank, int32_t turn) {
   Relay relay(listener_at(door));
   if (!place.empty()) {
     rank.step("taking the place of a rank that was killed");
-    const Nanoseconds deadline = now() + rank.scaled(kListenTime);
+    const Nanoseconds deadline = now() + rank.hang_limit(kListenTime);
     while (!relay.listen(listener_at(place))) {
       if (now() > deadline)
         rank.harness_error("cannot listen at " + listener_at(place).text() + ", where a killed rank did");
@@ -243,7 +242,7 @@ int redirect_caller(Rank& rank, int32_t turn) {
   }
   rank.publish(fmt::format("relay/{}", turn), place.empty() ? "" : "there");
   rank.step("leading a rank of another job to this one");
-  const Nanoseconds deadline = now() + rank.scaled(kListenTime);
+  const Nanoseconds deadline = now() + rank.hang_limit(kListenTime);
   while (!rank.world().look(fmt::format("harness/over/{}", turn)) && now() < deadline) relay.turn();
   return relay.calls();
 }

@@ -55,7 +55,7 @@ void visit_until_all_met(Rank& rank) {
   const Nanoseconds begin = now();
   bool has_found = false;
   bool is_late_called = false;
-  for (int turn = 0; now() - begin < rank.scaled(15 * kSecond) && !(is_late_called && all_met(rank));) {
+  for (int turn = 0; now() - begin < rank.hang_limit(15 * kSecond) && !(is_late_called && all_met(rank));) {
     const std::set<Listener> found = listeners();
     if (found.empty()) {
       poll(nullptr, 0, 2);

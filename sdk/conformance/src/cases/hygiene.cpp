@@ -138,10 +138,9 @@ void finalized(Rank& rank) {
   rank.barrier();
   if (first) {
     rank.step("in finalize");
-    const Nanoseconds begin = now();
+    const Stopwatch watch;
     rank.require(finalize(rank.backend()), "finalize after all agents are destroyed", "one is left");
-    rank.check(now() - begin <= rank.scaled(5 * kSecond), "finalize takes a few seconds at most",
-               fmt::format("it took {} ms", (now() - begin) / kMillisecond));
+    rank.check_time(watch.took(), rank.scaled(5 * kSecond), "finalize returns");
     const std::string left = grown_since(before, rank.scaled(kSecond));
     rank.check(left.empty(), "nothing is left after finalize", left);
     rank.step("after finalize");

@@ -14,9 +14,9 @@ void ring(Rank& rank, Agent& agent, uint32_t salt) {
   uint32_t received = 0;
   Pending sending = agent.isend(next, 11, &sent, sizeof sent);
   bp_op recv = recv_op(previous, 11, &received, sizeof received);
-  recv.timeout_ns = rank.scaled(8 * kSecond);
+  recv.timeout_ns = rank.hang_limit(8 * kSecond);
   rank.require_ok(agent.run(recv), fmt::format("a recv from rank {}", previous));
-  rank.require_ok(sending.finish(rank.scaled(8 * kSecond)), fmt::format("a send to rank {}", next));
+  rank.require_ok(sending.finish(rank.hang_limit(8 * kSecond)), fmt::format("a send to rank {}", next));
   rank.require(received == expected, fmt::format("the number {} from rank {}", expected, previous),
                std::to_string(received));
 }
@@ -31,7 +31,7 @@ void exchange_with_all(Rank& rank, Agent& agent, uint32_t salt) {
     pending.push_back(agent.isend(peer, 12, &mine, sizeof mine));
   }
   for (size_t i = 0; i < pending.size(); ++i) {
-    rank.require_ok(pending[i].finish(rank.scaled(8 * kSecond)),
+    rank.require_ok(pending[i].finish(rank.hang_limit(8 * kSecond)),
                     fmt::format("{}{}", i % 2 == 0 ? "a recv from rank " : "a send to rank ", i / 2));
   }
   for (uint32_t peer = 0; peer < size; ++peer) {

@@ -11,7 +11,7 @@ namespace backplane::conformance::init {
 
 // The usual plan except for the space, the values of some options, and the timeout of init.
 inline Plan plan_in(std::string space, std::map<std::string, std::string> options = {},
-                    Nanoseconds timeout = 20 * kSecond) {
+                    std::optional<Nanoseconds> timeout = {}) {
   Plan plan;
   plan.space = std::move(space);
   plan.options = std::move(options);

@@ -89,7 +89,7 @@ void two_worlds_at_once(Rank& rank) {
     pending.push_back(second->isend(peer, 4, &sent[1], sizeof(uint32_t)));
     pending.push_back(first->irecv(peer, 4, &received[i], sizeof(uint32_t)));
   }
-  for (Pending& each : pending) rank.require_ok(each.finish(rank.scaled(15 * kSecond)), "an operation");
+  for (Pending& each : pending) rank.require_ok(each.finish(rank.hang_limit(15 * kSecond)), "an operation");
   for (size_t i = 0; i < size; ++i) {
     rank.check(received[i] == 1000 + i, fmt::format("the number {} in the first group", 1000 + i),
                std::to_string(received[i]));

@@ -78,12 +78,10 @@ void give_up(Rank& rank, const std::string& space, int call) {
     await(rank, rank.scaled(2 * kSecond), [&] { return raw.waits() || starting.returned(); });
     await(rank, 50 * kMillisecond, [&] { return starting.returned(); });
     rank.step(fmt::format("in init, to be aborted, the other rank before call {} of the store", call));
+    const Stopwatch watch;
     raw.request_abort();
-    const Nanoseconds begin = now();
     starting.join();
-    const Nanoseconds took = now() - begin;
-    rank.check(took <= rank.scaled(kSecond / 2), "init returns within 500 ms of the host's request to abort",
-               fmt::format("it took {} ms", took / kMillisecond));
+    rank.check_time(watch.took(), rank.scaled(kSecond / 2), "the host's request to abort ends init");
     const Outcome& outcome = starting.outcome();
     rank.check(outcome.ok() || outcome.status == BP_CANCELLED, "BP_CANCELLED, or success if init was done already",
                outcome.text());

@@ -66,7 +66,7 @@ void gone_before_others(Rank& rank) {
         sends.push_back(agent->isend(peer, 5, &numbers[i], sizeof(uint32_t)));
       }
     }
-    for (Pending& send : sends) rank.require_ok(send.finish(rank.scaled(15 * kSecond)), "a send");
+    for (Pending& send : sends) rank.require_ok(send.finish(rank.hang_limit(15 * kSecond)), "a send");
     rank.step("in destroy, at once after the sends are done");
     agent->close();
     rank.publish("gone", "");
@@ -91,6 +91,8 @@ std::vector<Case> world_cases() {
       Case("world-1", "a group of one starts, sends to itself and ends", world_1, {}, {.worlds = {1}}),
       Case("each-world", "groups of 2 to 8 start, every rank reaches every other, and end", each_world, {.ranks = 2},
            {.worlds = {2, 3, 4, 5, 6, 7, 8}}),
+      Case("many-ranks", "groups of 17 and 33 start, every rank reaches every other, and end", each_world, {.ranks = 2},
+           {.level = Level::kThorough, .worlds = {17, 33}, .deadline = 120 * kSecond}),
       Case("late-joiner", "init waits for a rank that comes late", late_joiner, {.ranks = 2}),
       Case("gone-before-others", "messages sent before destroy arrive", gone_before_others, {.ranks = 2}),
   };

@@ -10,6 +10,9 @@
 #include <numeric>
 #include <utility>
 
+#include "../names.hpp"
+#include "collectives_call.hpp"
+
 namespace backplane::conformance::load {
 namespace {
 
@@ -116,7 +119,7 @@ void BareAgent::start(const InitArguments& arguments) {
   init.values = arguments.values();
   init.value_count = arguments.value_count();
   init.kind = BP_KIND_PROCESS_GROUP;
-  init.timeout_ns = rank_.scaled(15 * kSecond);
+  init.timeout_ns = rank_.hang_limit(15 * kSecond);
   init.global_ranks = arguments.global_ranks();
   const Shaped<bp_init> shaped(shape_, init);
   const Shaped<bp_error> error(shape_, fresh_error());
@@ -137,7 +140,7 @@ void BareAgent::start(const InitArguments& arguments) {
 void BareAgent::finish(bp_work* work, int32_t status, const Shaped<bp_error>& error, const std::string& what) {
   if (status == BP_OK && work != nullptr) {
     status = api_->work_test(agent_->self, work, error.get());
-    if (status == BP_AGAIN) status = api_->work_wait(agent_->self, work, rank_.scaled(15 * kSecond), error.get());
+    if (status == BP_AGAIN) status = api_->work_wait(agent_->self, work, rank_.hang_limit(15 * kSecond), error.get());
   }
   require(status, error, what);
   if (work != nullptr) api_->work_release(agent_->self, work);
@@ -176,21 +179,36 @@ void BareAgent::exchange(uint64_t flags) {
                 "bytes behind them, or struct_size, have changed");
 }
 
-void BareAgent::barrier() {
-  rank_.step("in a barrier");
+void BareAgent::collective(const bp_capability& capability, uint64_t seq) {
+  const std::string what = op_name(capability.op);
+  rank_.step("in " + what);
+  const Call call(usual_shape(capability, 100), own_, size_);
+  bp_op plain = call.op();
+  plain.seq = seq;
+  const auto twin = rank_.mirror(mirrors_, &plain);
+  const Shaped<bp_op> op(shape_, plain);
   const Shaped<bp_error> error(shape_, fresh_error());
-  const Shaped<bp_op> op(shape_, make_op(BP_BARRIER));
-  op->seq = 1;
   bp_work* work = nullptr;
   const int32_t status = api_->submit(agent_->self, op.get(), &work, error.get());
-  finish(work, status, error, "a barrier");
+  finish(work, status, error, what);
+  if (twin) rank_.require(twin->copy_back(), "a copy from the device", "a refusal");
+  for (const std::string& wrong : {call.output_error(), call.guard_error()}) {
+    rank_.require(wrong.empty(), "the result of " + what, wrong);
+  }
 }
 
 void BareAgent::send_and_receive() {
   exchange(0);
   exchange(BP_OP_SYNC);
-  for (uint32_t i = 0; i < backend_.capability_count; ++i) {
-    if (backend_.capabilities[i]->op == BP_BARRIER) barrier();
+  const bp_agent& agent = *agent_.get();
+  const bool narrowed = BP_HAS(&agent, capability_count) && agent.capabilities != nullptr;
+  const bp_capability* const* const all = narrowed ? agent.capabilities : backend_.capabilities;
+  const uint32_t count = narrowed ? agent.capability_count : backend_.capability_count;
+  uint64_t seq = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t op = all[i]->op;
+    if (op == BP_SEND || op == BP_RECV || op >= BP_OP_COUNT) continue;
+    if (op == BP_BARRIER || (all[i]->memory & rank_.memory()) != 0) collective(*all[i], ++seq);
   }
 }
 

@@ -111,7 +111,7 @@ class BareAgent {
   BareAgent(const BareAgent&) = delete;
   BareAgent& operator=(const BareAgent&) = delete;
 
-  // Sends around the ring, with and without BP_OP_SYNC, and runs the native collectives that are cheap.
+  // Sends around the ring, with and without BP_OP_SYNC, and runs each native collective.
   void send_and_receive();
   // Ends as the core does: destroys the options before the agent.
   void close();
@@ -122,7 +122,7 @@ class BareAgent {
   void start(const InitArguments& arguments);
   void finish(bp_work* work, int32_t status, const Shaped<bp_error>& error, const std::string& what);
   void exchange(uint64_t flags);
-  void barrier();
+  void collective(const bp_capability& capability, uint64_t seq);
   void require(int32_t status, const Shaped<bp_error>& error, const std::string& what);
 
   Rank& rank_;

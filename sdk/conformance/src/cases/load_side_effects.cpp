@@ -81,7 +81,7 @@ void two_copies(Rank& rank) {
   rank.require(backend != nullptr && backend != &rank.backend(), "a copy with a backend of its own", "the first one's");
   const std::unique_ptr<Agent> first = rank.open(init::plan_in("first"));
   rank.step("in init of the copy");
-  Plan plan = init::plan_in("second", rank.run().options, rank.scaled(20 * kSecond));
+  Plan plan = init::plan_in("second", rank.run().options, rank.hang_limit(20 * kSecond));
   plan.rank = rank.id();
   plan.on_device = rank.run().on_device;
   Outcome outcome;
@@ -126,7 +126,7 @@ void start_and_end(Rank& rank, int count, Nanoseconds budget) {
              fmt::format("{} KiB", resident_bytes() / 1024));
 }
 
-void init_destroy_1000(Rank& rank) { start_and_end(rank, 1000, rank.scaled(6 * kSecond)); }
+void init_destroy_1000(Rank& rank) { start_and_end(rank, 1000, rank.hang_limit(6 * kSecond)); }
 void init_destroy_1000_full(Rank& rank) { start_and_end(rank, 1000, 0); }
 void init_destroy_together(Rank& rank) { start_and_end(rank, 50, 0); }
 

@@ -132,16 +132,14 @@ void local(Rank& rank) {
     std::vector<uint8_t> got(1000);
     Pending recv = agent->irecv(1, 3, got.data(), got.size());
     rank.step("allocating while a recv is pending and no other rank allocates");
-    const Nanoseconds begin = now();
+    const Stopwatch watch;
     {
       const Piece first(rank, api, 100'000);
       const Piece second(rank, api, 64);
     }
-    const Nanoseconds took = now() - begin;
-    rank.require(took < rank.scaled(kSecond), "memory without waiting for operations or other ranks",
-                 fmt::format("a wait of {:g} s", static_cast<double>(took) / 1e9));
+    rank.check_time(watch.took(), rank.scaled(kSecond), "allocating, without waiting for operations or ranks, returns");
     rank.publish("rank 0 has its memory", "yes");
-    rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "the recv");
+    rank.require_ok(recv.finish(rank.hang_limit(kEndLimit)), "the recv");
   }
   rank.barrier();
 }
@@ -232,8 +230,8 @@ void any_thread(Rank& rank) {
     }
     for (uint64_t i = 0; i < 5; ++i) ring(rank, *agent, "while threads allocate", i, i);
     for (const auto& thread : threads) {
-      rank.require(thread->await(rank.scaled(kEndLimit)), "threads that allocate at the same time to come to an end",
-                   "one that hangs");
+      rank.require(thread->await(rank.hang_limit(kEndLimit)),
+                   "threads that allocate at the same time to come to an end", "one that hangs");
     }
   }
   for (const Log& log : logs) rank.require(log.wrong.empty(), "memory for each of four threads", log.wrong);

@@ -182,8 +182,8 @@ void in_messages(Rank& rank) {
       for (uint64_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 7 + static_cast<uint64_t>(rank.id()));
       rank.step(fmt::format("sending and receiving {} bytes in the backend's memory", bytes));
       Pending recv = agent->irecv(rank.previous(), 1, to, bytes);
-      rank.require_ok(agent->isend(rank.next(), 1, from, bytes).finish(rank.scaled(kEndLimit)), "a send");
-      rank.require_ok(recv.finish(rank.scaled(kEndLimit)), "a recv");
+      rank.require_ok(agent->isend(rank.next(), 1, from, bytes).finish(rank.hang_limit(kEndLimit)), "a send");
+      rank.require_ok(recv.finish(rank.hang_limit(kEndLimit)), "a recv");
       const auto sent_to_me = [&rank](uint64_t i) {
         return static_cast<std::byte>(i * 7 + static_cast<uint64_t>(rank.previous()));
       };

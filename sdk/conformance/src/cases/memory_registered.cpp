@@ -67,8 +67,8 @@ class Use {
     Agent& agent = group_.agent();
     Pending recv = agent.irecv(rank_.previous(), 1, to, bytes);
     Pending send = agent.isend(rank_.next(), 1, from, bytes);
-    rank_.require_ok(recv.finish(rank_.scaled(kEndLimit)), "a recv " + where);
-    rank_.require_ok(send.finish(rank_.scaled(kEndLimit)), "a send " + where);
+    rank_.require_ok(recv.finish(rank_.hang_limit(kEndLimit)), "a recv " + where);
+    rank_.require_ok(send.finish(rank_.hang_limit(kEndLimit)), "a send " + where);
     const uint64_t theirs = message_name(rank_.previous(), rank_.id(), 1, round_);
     const int64_t wrong = first_wrong_byte(to, bytes, theirs);
     rank_.require(wrong < 0, fmt::format("the message that was received {}", where),

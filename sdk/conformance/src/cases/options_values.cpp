@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "groups.hpp"
 #include "init_plan.hpp"
@@ -178,9 +179,33 @@ void destroyed_first(Rank& rank) {
   agent.close();
 }
 
+std::string in_hex(const std::string& bytes, const char* digits) {
+  std::string text;
+  for (const unsigned char byte : bytes) text += {digits[byte / 16], digits[byte % 16]};
+  return text;
+}
+
+// RFC 4648, section 4, of the whole groups of three bytes: what follows depends on the bytes behind.
+std::string in_base64(const std::string& bytes) {
+  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 0; i + 3 <= bytes.size(); i += 3) {
+    uint32_t group = 0;
+    for (size_t j = i; j < i + 3; ++j) group = group << 8 | static_cast<unsigned char>(bytes[j]);
+    for (int shift = 18; shift >= 0; shift -= 6) text += kDigits[group >> shift & 63];
+  }
+  return text;
+}
+
 void look_for(Rank& rank, const std::string& secret, const std::string& text, const std::string& where) {
-  rank.check(text.find(secret) == std::string::npos, "the value of a secret option is nowhere in " + where,
-             "it is there");
+  const std::pair<const char*, std::string> forms[] = {{"as it is", secret},
+                                                       {"in hex", in_hex(secret, "0123456789abcdef")},
+                                                       {"in hex", in_hex(secret, "0123456789ABCDEF")},
+                                                       {"in base64", in_base64(secret)}};
+  for (const auto& [form, value] : forms) {
+    rank.check(text.find(value) == std::string::npos, "the value of a secret option is nowhere in " + where,
+               fmt::format("it is there, {}", form));
+  }
 }
 
 void secret_redacted(Rank& rank) {

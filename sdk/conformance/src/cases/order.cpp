@@ -20,15 +20,9 @@ Step::Step(Collectives& group, const std::vector<uint32_t>& ops, uint64_t number
     fill_pattern(output_.data(), count, message_name(agent.rank(), 0, 0, number));
     return;
   }
-  shape_.op = ops[number % ops.size()];
-  shape_.count = count;
+  shape_ = usual_shape(*group.native(ops[number % ops.size()]), count);
   shape_.root = static_cast<int32_t>(number % static_cast<uint64_t>(agent.size()));
   shape_.name = number;
-  if (shape_.op != BP_BARRIER) {
-    const bp_capability& capability = *group.native(shape_.op);
-    shape_.dtype = usual_dtype(capability);
-    shape_.reduce_op = usual_reduce_op(capability, shape_.dtype);
-  }
   call_ = std::make_unique<Call>(shape_, agent.rank(), agent.size());
 }
 

@@ -79,7 +79,7 @@ void announce(Rank& rank, Agent& agent, const Zeros& zeros) {
 void refuse(Rank& rank, Pending& recv, const bp_result& result, uint64_t memory) {
   if (rank.await_value("announced") == "refused") return;
   rank.step("receiving 256 GiB into 16 bytes");
-  const Outcome outcome = recv.finish(rank.scaled(kWaitLimit));
+  const Outcome outcome = recv.finish(rank.hang_limit(kWaitLimit));
   rank.require(outcome.status == BP_INVALID,
                "BP_INVALID from a recv of 16 bytes for a message of 256 GiB, long before all of it can have arrived",
                outcome.text());

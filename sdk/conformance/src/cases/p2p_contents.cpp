@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <numeric>
 
 #include "groups.hpp"
@@ -31,6 +32,39 @@ void sizes(Rank& rank) {
     verified.exchange(rank.next(), output, rank.previous(), input, 1, &result);
     verified.expect_report("the recv", result, rank.previous(), size);
     verified.expect("the message", input.data(), size, message_name(rank.previous(), rank.id(), 1, size));
+  }
+}
+
+// Every length up to 9,000 bytes, and lengths up to 1 MiB as the seed has them.
+void every_length(Rank& rank) {
+  constexpr uint64_t kEvery = 9'001;
+  constexpr uint64_t kDrawn = 500;
+  constexpr size_t kAtOnce = 50;
+  VerifiedAgent verified(rank);
+  std::vector<uint64_t> lengths(kEvery);
+  std::iota(lengths.begin(), lengths.end(), uint64_t{0});
+  while (lengths.size() < kEvery + kDrawn) lengths.push_back(rank.shared_random()() % (kMiB >> lengths.size() % 6));
+  for (size_t begin = 0; begin < lengths.size(); begin += kAtOnce) {
+    const size_t end = std::min(begin + kAtOnce, lengths.size());
+    rank.step(fmt::format("receiving messages of {} to {} bytes", lengths[begin], lengths[end - 1]));
+    std::vector<Guarded> outputs;
+    std::vector<Guarded> inputs;
+    std::vector<bp_result> results(end - begin, make_result());
+    std::vector<Pending> pending;
+    for (size_t i = begin; i < end; ++i) {
+      const Guarded& output = outputs.emplace_back(lengths[i], i);
+      const Guarded& input = inputs.emplace_back(lengths[i], i * 3);
+      fill_pattern(output.data(), output.size(), message_name(rank.id(), rank.next(), 8, i));
+      pending.push_back(verified.recv(rank.previous(), 8, input.data(), input.size(), &results[i - begin]));
+      pending.push_back(verified.send(rank.next(), 8, output.data(), output.size()));
+    }
+    verified.finish_all(pending, "message");
+    for (size_t i = begin; i < end; ++i) {
+      const Guarded& input = inputs[i - begin];
+      verified.expect_report("the recv", results[i - begin], rank.previous(), lengths[i]);
+      verified.expect("the message", input.data(), lengths[i], message_name(rank.previous(), rank.id(), 8, i));
+      verified.expect_guards(fmt::format("the recv's buffer of {} bytes", lengths[i]), input);
+    }
   }
 }
 
@@ -206,7 +240,7 @@ void over_2gib(Rank& rank) {
   if (rank.id() == 0) fill_pattern(buffer.data(), size, 99);
   Pending moving =
       rank.id() == 0 ? verified.send(1, 1, buffer.data(), size) : verified.recv(0, 1, buffer.data(), size, &result);
-  const Outcome outcome = moving.finish(rank.scaled(120 * kSecond));
+  const Outcome outcome = moving.finish(rank.hang_limit(120 * kSecond));
   rank.require_ok(outcome, "a message of 2 GiB and 17 bytes");
   if (rank.id() == 0) return;
   verified.expect_report("the recv", result, 0, size);
@@ -220,6 +254,8 @@ std::vector<Case> p2p_contents_cases() {
   return {
       Case("sizes", "messages of 0, 1, odd and 2^k +- 1 bytes arrive whole, and bp_result holds source and size",
            sizes),
+      Case("every-length", "messages of every length up to 9,000 bytes, and of drawn ones up to 1 MiB, arrive whole",
+           every_length, {}, {.level = Level::kThorough, .deadline = 120 * kSecond}),
       Case("zero-bytes", "an empty message is a message: it is matched in its turn and needs no memory", zero_bytes),
       Case("to-self", "a rank can send to itself, in either order", to_self),
       Case("guard-bytes", "nothing outside the buffers is written to, however they are aligned", guard_bytes),

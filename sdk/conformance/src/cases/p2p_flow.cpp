@@ -120,11 +120,11 @@ void sync_and_not(Rank& rank) {
       Outcome sent;
       Thread sender([&verified, &rank, &output, &sent, send_flags] {
         Pending sending = verified.send(rank.next(), 6, output.data(), output.size(), send_flags);
-        sent = sending.finish(rank.scaled(kWaitLimit));
+        sent = sending.finish(rank.hang_limit(kWaitLimit));
       });
       bp_result result = make_result();
       Pending receiving = verified.recv(rank.previous(), 6, input.data(), size, &result, recv_flags);
-      const Outcome received = receiving.finish(rank.scaled(kWaitLimit));
+      const Outcome received = receiving.finish(rank.hang_limit(kWaitLimit));
       sender.join();
       rank.require_ok(sent, "the send");
       rank.require_ok(received, "the recv");
@@ -164,10 +164,9 @@ void unreceived(Rank& rank) {
     verified.round(9);
     sending.finish(0);
     rank.barrier();
-    const Nanoseconds start = now();
+    const Stopwatch watch;
     verified.agent().close();
-    rank.require(now() - start < rank.scaled(10 * kSecond), "destroy takes a few seconds at most",
-                 fmt::format("{} ms", (now() - start) / kMillisecond));
+    rank.check_time(watch.took(), rank.scaled(10 * kSecond), "destroy returns");
     rank.barrier();
   }
 }

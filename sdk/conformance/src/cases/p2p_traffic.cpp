@@ -93,22 +93,22 @@ std::unique_ptr<Agent> open_together(Rank& rank, const Plan& plan) {
 
 Pending VerifiedAgent::send(int32_t peer, uint64_t tag, const void* data, uint64_t bytes, uint64_t flags) {
   bp_op op = send_op(peer, tag, data, bytes);
-  op.timeout_ns = rank_.scaled(kWaitLimit);
+  op.timeout_ns = rank_.hang_limit(kWaitLimit);
   op.flags = flags;
   return agent_->submit(op);
 }
 
 Pending VerifiedAgent::recv(int32_t peer, uint64_t tag, void* data, uint64_t bytes, bp_result* result, uint64_t flags) {
   bp_op op = recv_op(peer, tag, data, bytes, result);
-  op.timeout_ns = rank_.scaled(kWaitLimit);
+  op.timeout_ns = rank_.hang_limit(kWaitLimit);
   op.flags = flags;
   return agent_->submit(op);
 }
 
 Outcome VerifiedAgent::end(Pending& pending, const std::string& what) {
-  const Outcome outcome = pending.wait(rank_.scaled(kWaitLimit));
+  const Outcome outcome = pending.wait(rank_.hang_limit(kWaitLimit));
   if (outcome.status == BP_AGAIN) {
-    rank_.fail(fmt::format("{} ends within {} ms", what, rank_.scaled(kWaitLimit) / kMillisecond),
+    rank_.fail(fmt::format("{} ends within {} ms", what, rank_.hang_limit(kWaitLimit) / kMillisecond),
                "it is still in flight");
   }
   pending.release();

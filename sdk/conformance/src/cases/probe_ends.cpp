@@ -31,7 +31,7 @@ void taken_once(Rank& rank) {
   std::array<Log, 3> logs;
   std::atomic<uint64_t> count = 0;
   rank.step("probing from three threads at once");
-  const Nanoseconds deadline = now() + rank.scaled(kWaitLimit);
+  const Nanoseconds deadline = now() + rank.hang_limit(kWaitLimit);
   {
     std::vector<std::unique_ptr<TestThread>> threads;
     for (Log& log : logs) {
@@ -41,7 +41,8 @@ void taken_once(Rank& rank) {
           const Outcome looked = prober.look(rank.previous(), 8, taken);
           if (looked.status == BP_AGAIN) continue;
           uint64_t word = 0;
-          const Outcome got = looked.ok() ? prober.receive(taken, &word, 8).finish(rank.scaled(kWaitLimit)) : looked;
+          const Outcome got =
+              looked.ok() ? prober.receive(taken, &word, 8).finish(rank.hang_limit(kWaitLimit)) : looked;
           if (!got.ok()) log.wrong = got.text();
           log.got.push_back(word);
           ++count;
@@ -78,14 +79,14 @@ void aborted(Rank& rank) {
   {
     const TestThread prying([&] {
       Taken taken;
-      poll_until(rank.scaled(kEndLimit),
+      poll_until(rank.hang_limit(kEndLimit),
                  [&] { return (last = prober.look(rank.previous(), 3, taken)).status != BP_AGAIN; });
       ended = now();
     });
     rank.step("aborting while a thread probes");
     const Nanoseconds begin = now();
     agent->abort(BP_CANCELLED, -1, "the case wants it");
-    rank.require(prying.await(rank.scaled(kEndLimit)) && ended - begin < rank.scaled(kAbortBound),
+    rank.require(prying.await(rank.hang_limit(kEndLimit)) && ended - begin < rank.scaled(kAbortBound),
                  "probes fail within half a second of an abort", "some did not");
   }
   rank.require(last.status == BP_CANCELLED || last.status == BP_PEER_LOST,
@@ -151,10 +152,11 @@ void after_death(Rank& rank) {
                lost.text());
   rank.step("receiving messages that arrived from a dead rank");
   std::vector<uint8_t> got(kSize);
-  rank.require_ok(prober.receive(first, got.data(), kSize).finish(rank.scaled(kEndLimit)), "a recv of a taken message");
+  rank.require_ok(prober.receive(first, got.data(), kSize).finish(rank.hang_limit(kEndLimit)),
+                  "a recv of a taken message");
   require_bytes(rank, got, 1, "a message whose sender died");
   if (tagged) second = prober.take(victim, 2, "a message that had arrived");
-  rank.require_ok(prober.receive(second, got.data(), kSize).finish(rank.scaled(kEndLimit)), "its recv");
+  rank.require_ok(prober.receive(second, got.data(), kSize).finish(rank.hang_limit(kEndLimit)), "its recv");
   require_bytes(rank, got, 1, "a message whose sender died");
   prober.drop(third);
   deaths.barrier("over");

@@ -39,7 +39,7 @@ class Prober {
   Taken take(int32_t peer, uint64_t tag, const std::string& what) const {
     Taken taken;
     Outcome outcome;
-    poll_until(rank_.scaled(kEndLimit), [&] { return (outcome = look(peer, tag, taken)).status != BP_AGAIN; });
+    poll_until(rank_.hang_limit(kEndLimit), [&] { return (outcome = look(peer, tag, taken)).status != BP_AGAIN; });
     rank_.require_ok(outcome, "a probe of " + what);
     rank_.require(taken.message != nullptr, "a message where probe says BP_OK", "NULL");
     return taken;
@@ -59,7 +59,7 @@ class Prober {
   Pending receive(const Taken& taken, void* data, uint64_t bytes, bp_result* result = nullptr) const {
     bp_op op = recv_op(0, 0, data, bytes, result);
     op.message = taken.message;
-    op.timeout_ns = rank_.scaled(kWaitLimit);
+    op.timeout_ns = rank_.hang_limit(kWaitLimit);
     return agent_.submit(op);
   }
   void drop(const Taken& taken) const { api_->drop(api_->ctx, taken.message); }

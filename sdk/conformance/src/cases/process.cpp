@@ -13,6 +13,7 @@ namespace backplane::conformance {
 namespace {
 
 constexpr int kThreads = 4;
+constexpr int kManyThreads = 24;  // of one group
 
 // Runs the function on separate threads. Leaves the body if one of them does.
 void on_threads(int count, const std::function<void(int)>& run) {
@@ -67,9 +68,9 @@ void concurrent_groups(Rank& rank) {
 void one_group_many_threads(Rank& rank) {
   if (!rank.has_flag(BP_BACKEND_TAGS)) rank.skip("without tags the messages of several threads cannot be told apart");
   auto agent = rank.open();
-  rank.step("using one group from four threads");
-  on_threads(kThreads, [&rank, &agent](int i) {
-    for (int round = 0; round < 20; ++round) {
+  rank.step(fmt::format("using one group from {} threads", kManyThreads));
+  on_threads(kManyThreads, [&rank, &agent](int i) {
+    for (int round = 0; round < 10; ++round) {
       pass_round(rank, *agent, static_cast<uint64_t>(100 + i), 1 + static_cast<size_t>(round) * 700);
     }
   });
@@ -92,10 +93,10 @@ void any_thread_calls(Rank& rank) {
     elsewhere([&] { receiving = agent->irecv(rank.previous(), round, in.data(), bytes); });
     elsewhere([&] { sending = agent->isend(rank.next(), round, out.data(), bytes); });
     Outcome received;
-    elsewhere([&] { received = receiving.wait(rank.scaled(10 * kSecond)); });
+    elsewhere([&] { received = receiving.wait(rank.hang_limit(10 * kSecond)); });
     rank.require_ok(received, "a recv that another thread waits for");
     elsewhere([&] { receiving.release(); });
-    rank.require_ok(sending.finish(rank.scaled(10 * kSecond)), "a send that another thread has submitted");
+    rank.require_ok(sending.finish(rank.hang_limit(10 * kSecond)), "a send that another thread has submitted");
     rank.require(in == payload(rank.previous(), rank.id(), round, bytes), "the bytes that were sent", "others");
   }
   rank.barrier();

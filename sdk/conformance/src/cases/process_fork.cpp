@@ -39,7 +39,7 @@ void fork_child(Rank& rank) {
   rank.step("using a group while a forked child lives");
   const std::vector<char> out = payload(rank.id(), rank.next(), 2, in.size());
   rank.require_ok(agent->send(rank.next(), 2, out.data(), out.size()), "a send beside a forked child");
-  rank.require_ok(receiving.finish(rank.scaled(10 * kSecond)), "a recv that was submitted before the fork");
+  rank.require_ok(receiving.finish(rank.hang_limit(10 * kSecond)), "a recv that was submitted before the fork");
   rank.check(in == payload(rank.previous(), rank.id(), 2, in.size()), "the bytes that were sent", "others");
   exchange(rank, *agent, 3, 10'000);
   // Writes a byte instead of closing the pipe: where ranks are threads, the children of the others also hold it open.
@@ -114,9 +114,10 @@ void fork_exit(Rank& rank) {
   rank.barrier();  // a group that this rank's child has broken is found by all ranks
   rank.step("using a group after a forked child has called exit(0)");
   if (rank.id() % 2 != 0) sending = agent->isend(rank.next(), 2, out.data(), out.size());
-  rank.require_ok(receiving.finish(rank.scaled(10 * kSecond)), "a recv in flight when a forked child calls exit(0)");
+  rank.require_ok(receiving.finish(rank.hang_limit(10 * kSecond)),
+                  "a recv in flight when a forked child calls exit(0)");
   rank.check(in == payload(rank.previous(), rank.id(), 2, in.size()), "the bytes that were sent", "others");
-  rank.require_ok(sending.finish(rank.scaled(10 * kSecond)), "a send in flight when a forked child calls exit(0)");
+  rank.require_ok(sending.finish(rank.hang_limit(10 * kSecond)), "a send in flight when a forked child calls exit(0)");
   exchange(rank, *agent, 3, 10'000);
   rank.barrier();
   close_quickly(rank, std::move(agent));

@@ -30,12 +30,12 @@ void trade(Rank& rank, Agent& agent, const std::vector<int32_t>& to, const std::
   for (Message& message : inbound) message.operation = agent.irecv(message.peer, tag, message.bytes.data(), bytes);
   for (Message& message : outbound) message.operation = agent.isend(message.peer, tag, message.bytes.data(), bytes);
   for (Message& message : inbound) {
-    rank.require_ok(message.operation.finish(rank.scaled(10 * kSecond)),
+    rank.require_ok(message.operation.finish(rank.hang_limit(10 * kSecond)),
                     fmt::format("a recv of {} bytes from rank {}", bytes, message.peer));
     compare(rank, message, agent.rank(), tag);
   }
   for (Message& message : outbound) {
-    rank.require_ok(message.operation.finish(rank.scaled(10 * kSecond)),
+    rank.require_ok(message.operation.finish(rank.hang_limit(10 * kSecond)),
                     fmt::format("a send of {} bytes to rank {}", bytes, message.peer));
   }
 }
