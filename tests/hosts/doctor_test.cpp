@@ -32,7 +32,7 @@ class DoctorOnHosts : public testing::Test {
     for (int host = 0; host < kDoctorHosts; ++host) {
       std::string script = "mount --bind " + names_of_hosts() + " /etc/hosts && ";
       if (host == 1) script += fault + " && ";
-      script += "exec " BACKPLANE_TEST_COMMAND " run -n 2 --no-prefix --timeout 50 --nnodes " +
+      script += "exec " BACKPLANE_TEST_COMMAND " run -n 2 --no-prefix --timeout 150 --nnodes " +
                 std::to_string(kDoctorHosts) + " --node-rank " + std::to_string(host) + " --master-addr " +
                 Network::address(0) +
                 " --master-port 29500 -- env BACKPLANE_PLUGINS_ALLOW=${BACKENDS:-self,zmq} " BACKPLANE_TEST_COMMAND

@@ -13,7 +13,7 @@
 namespace backplane::test {
 namespace {
 
-constexpr std::chrono::seconds kWaitLimit{60};
+constexpr std::chrono::seconds kWaitLimit{180};
 
 }  // namespace
 

@@ -51,7 +51,7 @@ inline Outcome run(const std::vector<std::string>& arguments, const Setting& set
   return Command(arguments, setting).wait();
 }
 
-// Polls the condition for at most 60 s. Returns false if it never holds.
+// Polls the condition for at most 180 s. Returns false if it never holds.
 bool eventually(const std::function<bool()>& condition);
 
 // Whether the process has ended; a zombie has.
@@ -61,7 +61,7 @@ bool contains(const std::string& text, const std::string& part);
 size_t count_lines(const std::string& text, const std::string& line);
 std::string read_file(const fs::path& path);
 
-// Waits until the file holds a line, and returns the number in it; 0 after 60 s.
+// Waits until the file holds a line, and returns the number in it; 0 after 180 s.
 pid_t pid_in(const fs::path& file);
 
 // The directory of a faulty plugin, for BACKPLANE_PLUGIN_PATH.

@@ -18,7 +18,7 @@ except ImportError:
     print("skipped: there is no module yaml (Debian: python3-yaml)")
     sys.exit(77)
 
-LIMIT = 60  # seconds for all ranks of a job
+LIMIT = 180  # seconds for all ranks of a job
 DOMAIN = "cluster.local"
 UNKNOWN = "cannot be resolved"  # logged by rank 0
 hello, directory = sys.argv[1:]

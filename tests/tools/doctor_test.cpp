@@ -173,7 +173,7 @@ TEST_F(DoctorInNamespaces, ReportGpusThatNcclCannotUse) {
 // A job of two ranks on this host; `fault` is run on rank 1.
 DoctorReport with_fault_of_rank_1(const std::string& fault, const std::vector<std::string>& options = {"--json"}) {
   const std::string command = "[ $RANK = 0 ] || " + fault + "; exec " + in_shell(doctor_command(options));
-  return DoctorReport(run({"run", "-n", "2", "--no-prefix", "--timeout", "60", "bash", "-c", command}));
+  return DoctorReport(run({"run", "-n", "2", "--no-prefix", "--timeout", "150", "bash", "-c", command}));
 }
 
 TEST(DoctorOfRanks, FindNothingWhereAllAreEqual) {

@@ -131,8 +131,8 @@ TEST_P(TraceCommand, NamesTheRankThatCausedATimeout) {
   Job job(GetParam(), 3, Host::kLauncher, variables_);
   job.init();
   job.call({0, 1, 2}, "all_reduce");
-  const auto answers = job.call({0, 2}, "hurry 500");
-  await_dumps({0, 1, 2});  // rank 1 is notified that its group is broken
+  const auto answers = job.call({0, 2}, "hurry 5000");  // of which rank 1 has a tenth to answer
+  await_dumps({0, 1, 2});                               // rank 1 is notified that its group is broken
   const json trace = traced({directory_});
   EXPECT_TRUE(remarks_on(trace, job.name(1) + " has entered 1 collectives where others have entered 2"))
       << trace["remarks"];
@@ -156,7 +156,7 @@ TEST_P(TraceCommand, DumpsOnRequestWhileTheJobWaits) {
 }
 
 TEST_P(TraceCommand, QueriesRunningAndEndedJobs) {
-  Job job(GetParam(), 3);
+  Job job(GetParam(), 3, Host::kLauncher, {{"BACKPLANE_HEARTBEAT_LIMIT", "60s"}});
   const std::string store = "127.0.0.1:" + job.port();
   job.init();
   job.call({0, 1, 2}, "all_reduce");
@@ -171,7 +171,7 @@ TEST_P(TraceCommand, QueriesRunningAndEndedJobs) {
   EXPECT_EQ(event(trace, 1, 1)["state"], "done");
 
   job[1].signal(SIGSTOP);  // a suspended rank is missing; the others are shown
-  trace = traced({"--store", store, "--timeout", "1"});
+  trace = traced({"--store", store, "--timeout", "10"});
   EXPECT_TRUE(remarks_on(trace, "no trace of rank 1")) << trace["remarks"];
   EXPECT_EQ(event(trace, 2, 2)["operation"], kOperation);
   job[1].signal(SIGCONT);
