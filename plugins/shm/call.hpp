@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "backplane/base/op_digest.hpp"
-#include "collectives.hpp"
+#include "steps.hpp"
 
 namespace backplane::shm {
 
@@ -34,7 +34,7 @@ inline uint64_t part_of_slot(uint64_t parts, uint64_t max_size) {
 // The part of rank `from`'s slot that is for rank `to`. There is none for `from` itself.
 inline uint64_t part_for(int32_t to, int32_t from) { return static_cast<uint64_t>(to > from ? to - 1 : to); }
 
-struct Collectives::Call {
+struct Call {
   Call(const bp_op& operation, int32_t ranks, LazyDeadline& deadline)
       : op(operation),
         element(op.kind == BP_BARRIER ? 1 : bp_dtype_size(op.dtype)),

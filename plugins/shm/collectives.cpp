@@ -22,7 +22,7 @@ bool overlap(const Block& one, const Block& other) {
 
 void run_alone(const bp_op& op, const Reductions& reductions) {
   LazyDeadline deadline(0);
-  const Collectives::Call call(op, 1, deadline);
+  const Call call(op, 1, deadline);
   const bool from_block = op.kind == BP_SCATTERV || op.kind == BP_REDUCE_SCATTERV || op.kind == BP_ALL_TO_ALLV;
   const bool to_block = op.kind == BP_GATHERV || op.kind == BP_ALL_GATHERV || op.kind == BP_ALL_TO_ALLV;
   const Block from = from_block ? call.block(0) : call.input;
@@ -49,12 +49,12 @@ void Collectives::perform(const Call& call) {
   const bp_op& op = call.op;
   switch (op.kind) {
     case BP_BARRIER:
-      return barrier(call);
+      return steps_.barrier(call.context);
     case BP_BROADCAST:
       return broadcast(call);
     case BP_REDUCE:
     case BP_ALL_REDUCE:
-      return all_reduce(call);
+      return reducing_.all_reduce(call);
     case BP_GATHER:
     case BP_GATHERV:
       return gather(call);
@@ -66,20 +66,13 @@ void Collectives::perform(const Call& call) {
       return all_gather(call);
     case BP_REDUCE_SCATTER:
     case BP_REDUCE_SCATTERV:
-      return reduce_scatter(call);
+      return reducing_.reduce_scatter(call);
     case BP_ALL_TO_ALL:
     case BP_ALL_TO_ALLV:
       return all_to_all(call);
     default:
       throw sdk::Failure(BP_UNSUPPORTED, "shm does not support operations of kind " + std::to_string(op.kind));
   }
-}
-
-// Returns once all ranks have entered.
-void Collectives::barrier(const Call& call) {
-  const uint32_t step = steps_.begin(call.context);
-  steps_.publish(step, call.context);
-  for (int32_t rank = 0; rank < world_size_; ++rank) steps_.wait_for(rank, step, 0, call.context);
 }
 
 // The maximum of a size over all ranks, or the size of one rank.
@@ -106,7 +99,7 @@ void Collectives::exchange_measured(const Call& call, Pattern& pattern) {
   const uint64_t size = pattern.size;
   if (size <= kEagerLimit) return exchange(call, pattern);
   pattern.announces_readers = true;
-  if (!zero_copy_.all_know_readers()) return exchange(call, pattern);
+  if (!zero_copy_.readers().all_know()) return exchange(call, pattern);
   CopyTuner& tuner = tuners_[call.op.kind];
   if (tuner.is_open(size)) {
     pattern.in_process = tuner.reads(size);
@@ -122,7 +115,8 @@ void Collectives::exchange_measured(const Call& call, Pattern& pattern) {
   } else {
     pattern.times = tuner.best(size);
     exchange(call, pattern);
-    const CopyTuner::Best best = oversubscribed_ ? zero_copy_.longest_times() : zero_copy_.shortest_times();
+    const CopyTuner::Best best =
+        oversubscribed_ ? zero_copy_.readers().longest_times() : zero_copy_.readers().shortest_times();
     if (tuner.decide(size, best) && rank_ == 0 && log_)
       log_(std::string(sdk::op_name(call.op.kind)) + " from " + tuner.text(size));
   }
@@ -134,7 +128,7 @@ void Collectives::exchange_measured_by_root(const Call& call, Pattern& pattern) 
   const uint64_t size = pattern.size;
   const bool is_root = rank_ == call.root;
   pattern.announces_readers = size > kEagerLimit;
-  if (size <= kEagerLimit || (is_root ? !zero_copy_.knows_all_readers() : !oversubscribed_))
+  if (size <= kEagerLimit || (is_root ? !zero_copy_.readers().knows_all() : !oversubscribed_))
     return exchange(call, pattern);
   CopyTuner& tuner = tuners_[call.op.kind];
   pattern.in_process = is_root && tuner.reads(size);
@@ -147,31 +141,6 @@ void Collectives::exchange_measured_by_root(const Call& call, Pattern& pattern) 
   if (!is_try || (!was_read && zero_copy_.any_input()) || !tuner.record(size, was_read, steady_ns() - began)) return;
   if (tuner.decide(size, tuner.best(size)) && log_)
     log_(std::string(sdk::op_name(call.op.kind)) + " from " + tuner.text(size));
-}
-
-void Collectives::check(const Call& call) const { steps_.check(call.context); }
-
-void Collectives::fetch(const Call& call, int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const {
-  // memcpy instead of streaming stores. Streaming stores copy 64 MiB faster, but from 4 MiB on a program that then
-  // reads its result (all_reduce in place) takes 1.2 to 1.5 times as long.
-  constexpr uint64_t kPart = UINT64_C(4) << 20;
-  for (uint64_t begin = 0; begin < size; begin += kPart) {
-    if (begin > 0) check(call);
-    zero_copy_.copy(rank, to + begin, from + begin, std::min(kPart, size - begin));
-  }
-}
-
-void Collectives::finish_zero_copy(const Call& call, int32_t only_reader, const std::function<void()>& meanwhile) {
-  zero_copy_.check_revoked();
-  const bool any = zero_copy_.any_input() || zero_copy_.any_wants_barrier();
-  const uint32_t step = any ? steps_.begin(call.context) : 0;
-  if (any) steps_.publish(step, call.context);
-  if (meanwhile) meanwhile();
-  if (zero_copy_.input(rank_) == nullptr && !zero_copy_.any_wants_barrier()) return;
-  for (int32_t rank = 0; rank < world_size_; ++rank) {
-    if (only_reader < 0 || only_reader == rank || zero_copy_.any_wants_barrier())
-      steps_.wait_for(rank, step, 0, call.context);
-  }
 }
 
 // exchange_in_one_step without the indirect calls of a pattern.

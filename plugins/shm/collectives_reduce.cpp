@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// Collectives that reduce.
+#include "collectives_reduce.hpp"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "call.hpp"
-#include "collectives.hpp"
 
 namespace backplane::shm {
 namespace {
@@ -36,8 +35,21 @@ struct Share {
 
 }  // namespace
 
+// Calls body(begin, end) for parts that stay in the cache. Checks for abort and deadline in between.
+template <typename Body>
+void ReducingCollectives::in_parts(const Call& call, uint64_t size, const Body& body) const {
+  constexpr uint64_t kPart = UINT64_C(16) << 10;
+  constexpr uint64_t kBetweenChecks = UINT64_C(1) << 20;
+  for (uint64_t begin = 0; begin < size; begin += kPart) {
+    if (begin > 0 && begin % kBetweenChecks == 0) steps_.check(call.context);
+    body(begin, std::min(size, begin + kPart));
+  }
+}
+
+// out = input(0) op input(1) op ..., in rank order; an average is divided by the number of ranks. If inputs have
+// scalars, zero_copy_ must have learned them. `out` may be this rank's own input.
 template <typename InputOf>
-void Collectives::combine_all(const Call& call, std::byte* out, uint64_t size, const InputOf& input) {
+void ReducingCollectives::combine_all(const Call& call, std::byte* out, uint64_t size, const InputOf& input) {
   scalars_.clear();
   for (int32_t rank = 0; call.scalar != nullptr && rank < world_size_; ++rank) {
     scalars_.push_back(zero_copy_.scalar(rank));
@@ -48,7 +60,7 @@ void Collectives::combine_all(const Call& call, std::byte* out, uint64_t size, c
   });
 }
 
-void Collectives::all_reduce(const Call& call) {
+void ReducingCollectives::all_reduce(const Call& call) {
   const bool here = call.op.kind == BP_ALL_REDUCE || rank_ == call.root;
   const uint64_t size = call.input.size;
   if (size == 0) return;
@@ -63,7 +75,7 @@ void Collectives::all_reduce(const Call& call) {
 }
 
 // `here`: this rank gets the result.
-void Collectives::reduce_on_all(const Call& call, bool here) {
+void ReducingCollectives::reduce_on_all(const Call& call, bool here) {
   const uint64_t size = call.input.size;
   const bool scales = call.scalar != nullptr;
   const uint64_t published = scales ? kSlotSize : size;  // the line holds the scalars
@@ -87,7 +99,7 @@ void Collectives::reduce_on_all(const Call& call, bool here) {
 }
 
 // The root reduces everything while the others copy the next piece. Each byte is accessed less often than with shares.
-void Collectives::reduce_at_root(const Call& call, bool here) {
+void ReducingCollectives::reduce_at_root(const Call& call, bool here) {
   const uint64_t size = call.input.size;
   const uint64_t stride = part_of_slot(1, (size + 1) / 2);
   const bool exposes = !here && (oversubscribed_ || size <= kZeroCopyToRoot);
@@ -114,12 +126,12 @@ void Collectives::reduce_at_root(const Call& call, bool here) {
     if (here) combine_all(call, call.output.data + offset, std::min(stride, size - offset), input);
     step = next;
   }
-  finish_zero_copy(call, call.root);
+  zero_copy_.finish(call.context, call.root);
 }
 
 // Two steps per piece: each rank publishes all of it except its own share, then the result of its share in the same
 // slot. A rank that exposes its input publishes only results.
-void Collectives::reduce_in_shares(const Call& call, bool here) {
+void ReducingCollectives::reduce_in_shares(const Call& call, bool here) {
   const uint64_t size = call.input.size;
   const bool is_for_all = call.op.kind == BP_ALL_REDUCE;
   const bool alone = here && !is_for_all;  // no other rank needs the result of this share
@@ -171,13 +183,13 @@ void Collectives::reduce_in_shares(const Call& call, bool here) {
     }
     step = next;
   }
-  if (!is_for_all) finish_zero_copy(call);  // a rank that has all results knows that its input has been read
+  if (!is_for_all) zero_copy_.finish(call.context);  // a rank that has all results knows that its input has been read
 }
 
 // All inputs and outputs are accessible in place. Each rank reduces its share of the whole and writes it into all
 // outputs; into those of other ranks only whole pages, because other data in the first and last page could not be
 // detached on failure (ZeroCopy::revoke). The owner copies these ends itself.
-void Collectives::all_reduce_zero_copy(const Call& call) {
+void ReducingCollectives::all_reduce_zero_copy(const Call& call) {
   const uint64_t size = call.input.size;
   const Share own(size, rank_, world_size_);
   in_parts(call, own.size(), [&](uint64_t from, uint64_t to) {
@@ -197,7 +209,7 @@ void Collectives::all_reduce_zero_copy(const Call& call) {
     is_whole = is_whole && Pages(zero_copy_.output(rank), size).size() == size;
   }
   zero_copy_.check_revoked();
-  barrier(call);
+  steps_.barrier(call.context);
   if (is_whole) return;
   const Pages mine(call.output.data, size);
   for (int32_t rank = 0; rank < world_size_; ++rank) {
@@ -210,11 +222,11 @@ void Collectives::all_reduce_zero_copy(const Call& call) {
     }
   }
   zero_copy_.check_revoked();
-  barrier(call);
+  steps_.barrier(call.context);
 }
 
 // Each rank publishes a part of each block but its own, or nothing if it exposes its input.
-void Collectives::reduce_scatter(const Call& call) {
+void ReducingCollectives::reduce_scatter(const Call& call) {
   const auto ranks = static_cast<uint64_t>(world_size_);
   const uint64_t max_size = call.varies ? call.max_in() : call.output.size;
   const bool small = max_size <= kLineData / ranks && call.scalar == nullptr;  // otherwise the line holds the scalars
@@ -256,7 +268,7 @@ void Collectives::reduce_scatter(const Call& call) {
     });
     step = next;
   }
-  finish_zero_copy(call);
+  zero_copy_.finish(call.context);
 }
 
 }  // namespace backplane::shm

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "backplane/sdk/failure.hpp"
 #include "memory.hpp"
 
 namespace backplane::shm {
@@ -69,6 +70,14 @@ bool CrossMemory::can_read(int32_t rank) noexcept {
     query(other, view_.member(rank), process);
   }
   return other.access.load() == Access::kYes;
+}
+
+void CrossMemory::check_can_read(int32_t rank) {
+  if (can_read(rank)) return;
+  throw sdk::Failure(BP_PEER_LOST,
+                     "the process of rank " + std::to_string(rank) +
+                         " can no longer be read; if it is alive, set shm's option cma to off",
+                     rank);
 }
 
 bool CrossMemory::read(int32_t rank, const std::byte* address, std::byte* to, uint64_t size) noexcept {

@@ -46,6 +46,8 @@ class CrossMemory {
 
   // Whether this rank can read the process of `rank`. Any thread.
   bool can_read(int32_t rank) noexcept;
+  // Throws BP_PEER_LOST if it cannot, although it could before.
+  void check_can_read(int32_t rank);
   // Reads `size` bytes. Returns false if they could not all be read, or if the process has been replaced; `to` is
   // undefined then. Any thread. Requires can_read(rank).
   bool read(int32_t rank, const std::byte* address, std::byte* to, uint64_t size) noexcept;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "call.hpp"
+#include "collectives.hpp"
 
 namespace backplane::shm {
 
@@ -40,8 +41,10 @@ class Collectives::Exchange {
   void read(uint32_t step, uint64_t offset);                     // reads the pieces and exposed inputs of the others
   void read_from(int32_t from, uint32_t step, uint64_t offset);  // reads those of one rank
   ZeroCopy::Request request(uint64_t size) const;                // what this rank reads of an exposed input
-  void copy_own(uint64_t end);                                   // copies the own block up to there
-  bool all_is_exposed() const;                                   // by all publishing ranks
+  // Copies from the exposed buffer of a rank.
+  void fetch(int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const;
+  void copy_own(uint64_t end);  // copies the own block up to there
+  bool all_is_exposed() const;  // by all publishing ranks
 
   Collectives& all_;
   const Call& call_;

@@ -27,6 +27,12 @@ void Steps::throw_mismatch(int32_t rank) {
                      rank);
 }
 
+void Steps::barrier(const StepContext& context) {
+  const uint32_t step = begin(context);
+  publish(step, context);
+  for (int32_t rank = 0; rank < world_size_; ++rank) wait_for(rank, step, 0, context);
+}
+
 void Steps::check(const StepContext& context) const {
   waiter_.check();
   if (context.deadline.passed()) throw sdk::Failure(BP_TIMEOUT, "the collective timed out");

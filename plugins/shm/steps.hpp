@@ -77,6 +77,8 @@ class Steps {
   // Whether wait_for would return at once.
   bool has_published(int32_t rank, uint32_t step) const { return reached(line(rank, step).step.load(), step); }
   Peers& peers() const { return peers_; }
+  // Returns once all ranks have entered.
+  void barrier(const StepContext& context);
   // Throws the cause of an abort, or BP_TIMEOUT. For long work between steps. Reads the clock.
   void check(const StepContext& context) const;
 

@@ -14,9 +14,8 @@ constexpr std::byte kNotMapped{};  // stands for an exposed input of which this 
 void ZeroCopy::expose(const std::byte* input, std::byte* output, uint64_t size, const std::byte* scalar,
                       uint64_t element) {
   is_active_ = true;
-  for (RankState& each : ranks_)
-    each = {.can_read_processes = each.can_read_processes, .all_know_readers = each.all_know_readers};
-  to_all_ = false;
+  for (RankState& each : ranks_) each = {};
+  readers_.begin(false);
   mine_ = {};
   size_ = size;
   RankState& own = ranks_[static_cast<size_t>(rank_)];
@@ -42,46 +41,17 @@ bool ZeroCopy::only_in_processes() const {
                                     [](const RankState& state) { return state.input == nullptr || state.in_process; });
 }
 
-bool ZeroCopy::knows_all_readers() const {
-  return std::all_of(ranks_.begin(), ranks_.end(), [](const RankState& state) { return state.can_read_processes; });
-}
-bool ZeroCopy::all_know_readers() const {
-  return std::all_of(ranks_.begin(), ranks_.end(), [](const RankState& state) { return state.all_know_readers; });
-}
-
 void ZeroCopy::announce_reader(const CopyTuner::Best& times, bool to_all) {
-  to_all_ = to_all;
+  readers_.begin(to_all);
   if (cross_ == nullptr || !cross_->can_read_all()) return;
   mine_.can_read_processes = 1;
   mine_.times = times;
-  RankState& own = ranks_[static_cast<size_t>(rank_)];
-  own.can_read_processes = true;
-  own.all_know_readers = own.all_know_readers || to_all;
-  own.times = times;
+  readers_.learn(rank_, true, times);
 }
 
 void ZeroCopy::request_barrier() {
   mine_.wants_barrier = 1;
   ranks_[static_cast<size_t>(rank_)].wants_barrier = true;
-}
-
-CopyTuner::Best ZeroCopy::shortest_times() const {
-  CopyTuner::Best shortest = {};
-  for (const RankState& each : ranks_) {
-    for (size_t way = 0; way < shortest.size(); ++way) {
-      if (shortest[way] == 0 || (each.times[way] > 0 && each.times[way] < shortest[way]))
-        shortest[way] = each.times[way];
-    }
-  }
-  return shortest;
-}
-
-CopyTuner::Best ZeroCopy::longest_times() const {
-  CopyTuner::Best longest = {};
-  for (const RankState& each : ranks_) {
-    for (size_t way = 0; way < longest.size(); ++way) longest[way] = std::max(longest[way], each.times[way]);
-  }
-  return longest;
 }
 
 void ZeroCopy::revoke() noexcept {
@@ -104,12 +74,17 @@ void ZeroCopy::check_revoked_by(int32_t rank) const {
                      rank);
 }
 
-void ZeroCopy::check_can_read(int32_t rank) const {
-  if (cross_->can_read(rank)) return;
-  throw sdk::Failure(BP_PEER_LOST,
-                     "the process of rank " + std::to_string(rank) +
-                         " can no longer be read; if it is alive, set shm's option cma to off",
-                     rank);
+void ZeroCopy::finish(const StepContext& context, int32_t only_reader, const std::function<void()>& meanwhile) {
+  check_revoked();
+  const bool wants_barrier = any_wants_barrier();
+  const bool any = wants_barrier || any_input();
+  const uint32_t step = any ? steps_.begin(context) : 0;
+  if (any) steps_.publish(step, context);
+  if (meanwhile) meanwhile();
+  if (at(rank_).input == nullptr && !wants_barrier) return;
+  for (int32_t rank = 0; rank < static_cast<int32_t>(ranks_.size()); ++rank) {
+    if (only_reader < 0 || only_reader == rank || wants_barrier) steps_.wait_for(rank, step, 0, context);
+  }
 }
 
 void ZeroCopy::announce(uint32_t step, const uint64_t* counts, const uint64_t* displs, uint64_t element) const {
@@ -144,11 +119,7 @@ void ZeroCopy::learn(int32_t rank, uint32_t step, const Request& request, const 
   theirs.scalar = announcement.scalar;
   theirs.wants_barrier = announcement.wants_barrier == 1;
   if (pools_ == nullptr && cross_ == nullptr) return;
-  theirs.times = announcement.times;
-  if (announcement.can_read_processes == 1) {
-    theirs.can_read_processes = true;
-    theirs.all_know_readers = theirs.all_know_readers || to_all_;
-  }
+  readers_.learn(rank, announcement.can_read_processes == 1, announcement.times);
   is_active_ = true;
   if (announcement.input != 0 && request.size == 0) {
     theirs.in_process = is_in_process(announcement.input);
@@ -168,7 +139,7 @@ const std::byte* ZeroCopy::find(int32_t rank, uint64_t location, const Request& 
   if (!is_in_process(location) && pools_ != nullptr) return pools_->at(rank, location, request.size, request.alignment);
   const std::byte* const address = address_of(location);
   if (is_in_process(location) && request.in_process && cross_ != nullptr && address != nullptr) {
-    check_can_read(rank);
+    cross_->check_can_read(rank);
     return address;
   }
   throw sdk::Failure(BP_INVALID, "rank " + std::to_string(rank) + " announced a buffer that this rank cannot read",
@@ -180,7 +151,7 @@ void ZeroCopy::copy(int32_t rank, std::byte* to, const std::byte* from, uint64_t
     if (size > 0 && to != from) std::memcpy(to, from, size);
   } else if (size > 0 && !cross_->read(rank, from, to, size)) {
     check_revoked_by(rank);  // a rank that failed may have freed it
-    check_can_read(rank);
+    cross_->check_can_read(rank);
     throw sdk::Failure(
         BP_INVALID,
         "the input of rank " + std::to_string(rank) + " cannot be read in its process; set shm's option cma to off",

@@ -13,10 +13,12 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "cross_memory.hpp"
 #include "pools.hpp"
+#include "readers.hpp"
 #include "steps.hpp"
 
 namespace backplane::shm {
@@ -42,7 +44,12 @@ class ZeroCopy {
 
   // `pools` may be null: no heaps. `cross` may be null: processes are not read.
   ZeroCopy(int32_t rank, int32_t world_size, const Pools* pools, CrossMemory* cross, Steps& steps)
-      : rank_(rank), pools_(pools), cross_(cross), steps_(steps), ranks_(static_cast<size_t>(world_size)) {}
+      : rank_(rank),
+        pools_(pools),
+        cross_(cross),
+        steps_(steps),
+        ranks_(static_cast<size_t>(world_size)),
+        readers_(world_size) {}
 
   // Starts a collective. Exposes buffers of `size` bytes; null: none. Small buffers are not exposed. With a scalar (one
   // element of `element` bytes, at most 16) others multiply this rank's input by it, exposed or staged.
@@ -50,21 +57,13 @@ class ZeroCopy {
               uint64_t element = 0);
   // After expose: exposes the input in this process if it is not in a heap.
   void expose_in_process(const std::byte* input, uint64_t size);
-  // Whether all ranks have announced in earlier collectives that they can read all processes. knows_all_readers counts
-  // all announcements that this rank has received. all_know_readers counts only those of collectives in which each rank
-  // heard from every other, so it is equal on all ranks.
-  bool knows_all_readers() const;
-  bool all_know_readers() const;
   // Announces whether this rank can read all processes, and how long each way took. `to_all`: in this collective each
   // rank learns from each other. After expose.
   void announce_reader(const CopyTuner::Best& times, bool to_all);
   // Makes all ranks that learn from this one end the collective together with it. After expose.
   void request_barrier();
-  // Of this rank. After announce_reader.
-  bool can_read_processes() const { return at(rank_).can_read_processes; }
-  // The extremes of the announced times of each way; 0 if none was announced.
-  CopyTuner::Best shortest_times() const;
-  CopyTuner::Best longest_times() const;
+  // The ranks that can read, by the announcements of this collective and earlier ones.
+  const Readers& readers() const { return readers_; }
   void expose_nothing() {
     if (is_active_) expose(nullptr, nullptr, 0);
     is_active_ = false;
@@ -77,6 +76,9 @@ class ZeroCopy {
   void check_revoked() const {
     if (is_active_) check_all_revoked();
   }
+  // Ends a collective in which inputs may have been exposed: their owners wait until all, or `only_reader`, have read
+  // them. Runs `meanwhile` before waiting.
+  void finish(const StepContext& context, int32_t only_reader = -1, const std::function<void()>& meanwhile = {});
   // Writes the announcement into the line of the step, whose data must be in the slots. With `counts` and `displs` (in
   // elements) and an exposed input, this rank's slot lists the block of each rank.
   void announce(uint32_t step, const uint64_t* counts = nullptr, const uint64_t* displs = nullptr,
@@ -111,7 +113,6 @@ class ZeroCopy {
  private:
   void check_all_revoked() const;
   void check_revoked_by(int32_t rank) const;
-  void check_can_read(int32_t rank) const;
   const std::byte* find(int32_t rank, uint64_t location, const Request& request) const;
   uint64_t listed_location(int32_t rank, uint32_t step, const Request& request, const StepContext& context) const;
 
@@ -122,10 +123,6 @@ class ZeroCopy {
     alignas(16) Scalar scalar = {};
     bool in_process = false;  // of the input
     bool wants_barrier = false;
-    CopyTuner::Best times = {};
-    // Can read all other processes: announced to this rank, to all ranks. Kept between collectives.
-    bool can_read_processes = false;
-    bool all_know_readers = false;
   };
   struct BlockEntry {  // of the list in the slot
     uint64_t location = 0;
@@ -147,10 +144,10 @@ class ZeroCopy {
   CrossMemory* const cross_;
   Steps& steps_;
   bool is_active_ = false;  // the collective uses announcements
-  bool to_all_ = false;     // each rank learns from each other
   Announcement mine_;
   uint64_t size_ = 0;             // of this rank's exposed buffers
   std::vector<RankState> ranks_;  // by rank
+  Readers readers_;
 };
 
 }  // namespace backplane::shm
