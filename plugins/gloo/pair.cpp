@@ -13,7 +13,6 @@ namespace {
 using ::gloo::transport::tcp::UnboundBuffer;
 
 constexpr const char* kNoMemoryForCancelled = "this rank has no memory to keep the message of a cancelled receive";
-constexpr uint64_t kMaxDetached = uint64_t{1} << 30;
 
 template <typename Entry>
 bool is_for(const Entry& entry, const UnboundBuffer* buffer) {
@@ -47,7 +46,7 @@ void Pair::prepare_payload() {
   if (pending->second.empty()) localPendingRecv_.erase(pending);
   const auto& [receiver, offset, room] = next;
   const BufferRef buffer(receiver);
-  const bool orphaned = buffer && is_orphan(buffer.get(), rx_.preamble.slot);
+  const bool orphaned = buffer && orphans_.contains(buffer.get(), rx_.preamble.slot);
   if (buffer) buffer->begin_message(rx_.preamble.length, room, rank_);
   if (!buffer || orphaned) return spill_payload(receiver, orphaned);
   if (rx_.preamble.length > room) {
@@ -91,29 +90,12 @@ void Pair::finish_spill() {
 
 void Pair::keep_for_later(Spill& arrived, Buffer& orphan) {
   // An adopted orphan belongs to a receive. Otherwise a receive from any source may be waiting.
-  if (is_orphan(&orphan, arrived.slot) &&
+  if (orphans_.contains(&orphan, arrived.slot) &&
       owner_.offer_to_any_source(arrived.slot, rank_, arrived.kept.data(), arrived.length)) {
-    // The caller still refers to the orphan, so it is kept until the next adoption.
-    auto& queue = orphans_[arrived.slot];
-    const auto found =
-        std::find_if(queue.begin(), queue.end(), [&orphan](const auto& entry) { return entry.get() == &orphan; });
-    used_orphans_.push_back(std::move(*found));
-    queue.erase(found);
-    if (queue.empty()) orphans_.erase(arrived.slot);
-    return;
+    return orphans_.retire(arrived.slot, orphan);
   }
   orphan.keep(std::move(arrived.kept));
   orphan.handleRecvCompletion(rank_);
-}
-
-bool Pair::is_orphan(const UnboundBuffer* buffer, uint64_t slot) const {
-  const auto queue = orphans_.find(slot);
-  return queue != orphans_.end() && std::any_of(queue->second.begin(), queue->second.end(),
-                                                [buffer](const auto& entry) { return entry.get() == buffer; });
-}
-
-std::unique_ptr<Buffer> Pair::make_buffer(void* data, size_t size) const {
-  return std::make_unique<Buffer>(nullptr, health_, data, size, Buffer::Lengths::kUpToSize, Clock::time_point::max());
 }
 
 bool Pair::withdraw_receive(const Buffer& buffer, uint64_t slot) noexcept {
@@ -140,10 +122,9 @@ bool Pair::withdraw_receive(const Buffer& buffer, uint64_t slot) noexcept {
 
 // Behind the receives that still wait, which get the older messages.
 void Pair::queue_orphan(uint64_t slot, std::deque<UnboundBufferOp>& queue) {
-  std::unique_ptr<Buffer> orphan = make_buffer(nullptr, 0);
-  auto& orphans = orphans_[slot];
+  std::unique_ptr<Buffer> orphan = orphans_.make();
   queue.emplace_back(orphan->weak(), 0, 0);
-  orphans.push_back(std::move(orphan));
+  orphans_.add_youngest(slot, std::move(orphan));
 }
 
 // Takes the oldest receive that waits. Its message has been requested, so an orphan replaces it.
@@ -154,7 +135,7 @@ std::optional<Pair::UnboundBufferOp> Pair::take_waiting(uint64_t slot) {
   if (owner_.may_reorder()) put_oldest_first(slot, queue);
   const auto found = std::find_if(queue.begin(), queue.end(), [this, slot](const UnboundBufferOp& entry) {
     const BufferRef target(std::get<0>(entry));
-    return target && !is_orphan(target.get(), slot);
+    return target && !orphans_.contains(target.get(), slot);
   });
   if (found == queue.end()) return {};
   const UnboundBufferOp taken = *found;
@@ -202,7 +183,7 @@ void Pair::keep_arriving(const Buffer& buffer, uint64_t slot) noexcept {
   const uint64_t arrived = rx_.nread - sizeof(rx_.preamble);
   try {
     if (redirect_arriving(slot, from, arrived)) return;
-    std::unique_ptr<Buffer> orphan = make_buffer(nullptr, 0);
+    std::unique_ptr<Buffer> orphan = orphans_.make();
     orphan->begin_message(rx_.preamble.length, 0, rank_);
     auto spill = std::make_unique<Spill>();
     spill->slot = slot;
@@ -215,7 +196,7 @@ void Pair::keep_arriving(const Buffer& buffer, uint64_t slot) noexcept {
       std::memcpy(to.data(), from + spill->arrived, bytes);
       spill->arrived += bytes;
     }
-    orphans_[slot].push_front(std::move(orphan));
+    orphans_.add_oldest(slot, std::move(orphan));
     spill_ = std::move(spill);
   } catch (const std::exception&) {
     end(kNoMemoryForCancelled);
@@ -227,12 +208,9 @@ bool Pair::arrives_for(const Buffer& orphan) const { return spill_ && BufferRef(
 
 Pair::Adopted Pair::adopt(Buffer& buffer, uint64_t slot) {
   const std::lock_guard lock(m_);
-  used_orphans_.clear();
-  const auto orphans = orphans_.find(slot);
-  if (orphans == orphans_.end()) return {};
-  std::unique_ptr<Buffer> orphan = std::move(orphans->second.front());
-  orphans->second.pop_front();
-  if (orphans->second.empty()) orphans_.erase(orphans);
+  orphans_.destroy_retired();
+  std::unique_ptr<Buffer> orphan = orphans_.take_oldest(slot);
+  if (!orphan) return {};
   const auto pending = localPendingRecv_.find(slot);
   if (pending != localPendingRecv_.end()) {
     for (auto& entry : pending->second) {
@@ -244,7 +222,7 @@ Pair::Adopted Pair::adopt(Buffer& buffer, uint64_t slot) {
   if (arrives_for(*orphan) && spill_->length > buffer.size) {  // fails without waiting for the rest
     discard_arriving(slot, spill_->arrived);
     buffer.deliver(nullptr, rx_.preamble.length, rank_);
-    used_orphans_.push_back(std::move(orphan));
+    orphans_.retire(std::move(orphan));
     return {true, nullptr};
   }
   return {false, std::move(orphan)};
@@ -269,7 +247,7 @@ void Pair::give_back_orphan(std::unique_ptr<Buffer> orphan, uint64_t slot) noexc
   const std::lock_guard lock(m_);
   try {
     if (hand_on(*orphan, slot)) return;
-    orphans_[slot].push_front(std::move(orphan));
+    orphans_.add_oldest(slot, std::move(orphan));
   } catch (const std::exception&) {
     end(kNoMemoryForCancelled);
   }
@@ -277,30 +255,12 @@ void Pair::give_back_orphan(std::unique_ptr<Buffer> orphan, uint64_t slot) noexc
 
 bool Pair::has_filled_orphan(uint64_t slot) {
   const std::lock_guard lock(m_);
-  const auto orphans = orphans_.find(slot);
-  return orphans != orphans_.end() && orphans->second.front()->has_received();
+  return orphans_.has_filled(slot);
 }
 
 std::unique_ptr<Buffer> Pair::take_filled_orphan(uint64_t slot) {
   const std::lock_guard lock(m_);
-  const auto orphans = orphans_.find(slot);
-  if (orphans == orphans_.end()) return nullptr;
-  if (!orphans->second.front()->has_received()) return nullptr;
-  std::unique_ptr<Buffer> orphan = std::move(orphans->second.front());
-  orphans->second.pop_front();
-  if (orphans->second.empty()) orphans_.erase(orphans);
-  return orphan;
-}
-
-// A copy in a destructor has no deadline, and lazily allocated memory may not exist.
-WeakBuffer Pair::detach(const Pending& buffer, size_t offset, size_t bytes) {
-  if (bytes > kMaxDetached) throw std::bad_alloc();
-  Detached copy;
-  copy.bytes.reset(new char[bytes]);
-  if (bytes > 0) std::memcpy(copy.bytes.get(), static_cast<const char*>(buffer.ptr) + offset, bytes);
-  copy.buffer = make_buffer(copy.bytes.get(), bytes);
-  detached_.push_back(std::move(copy));
-  return detached_.back().buffer->weak();
+  return orphans_.has_filled(slot) ? orphans_.take_oldest(slot) : nullptr;
 }
 
 // Without memory for a copy the connection ends: the peer has been told of the message.
@@ -308,7 +268,7 @@ void Pair::detach_send(const Buffer& buffer, uint64_t slot) noexcept {
   const std::lock_guard lock(m_);
   if (state_ == CLOSED) return;
   try {
-    detached_.remove_if([](const Detached& copy) { return copy.buffer->has_sent(); });
+    detached_.destroy_sent();
     detach_queued(buffer, slot);
   } catch (const std::exception&) {
     end("this rank cannot keep a message whose send has timed out or was cancelled: it has no memory for it, or the "
@@ -322,13 +282,13 @@ void Pair::detach_queued(const Buffer& buffer, uint64_t slot) {
     for (auto& entry : pending->second) {
       if (!is_for(entry, &buffer)) continue;
       const auto [target, offset, bytes] = entry;
-      entry = std::make_tuple(detach(buffer, offset, bytes), size_t{0}, bytes);
+      entry = std::make_tuple(detached_.copy(buffer, offset, bytes), size_t{0}, bytes);
       return;
     }
   }
   for (Op& op : tx_) {
     if (const BufferRef target(op.ubuf); !target || target.get() != &buffer) continue;
-    op.ubuf = detach(buffer, op.offset, op.nbytes);
+    op.ubuf = detached_.copy(buffer, op.offset, op.nbytes);
     op.offset = 0;
   }
 }

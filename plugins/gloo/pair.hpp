@@ -10,22 +10,20 @@
 // - an exception on gloo's thread ends the process; here it ends the connection;
 // - gloo's thread spins while a caller holds the pair's lock and keeps a preempted caller off its core until the next
 // scheduler tick (4 ms); here it yields (see progress.hpp).
-// It also cancels operations, which gloo cannot. The peer may send as soon as a receive has been posted, so a cancelled
-// receive becomes an orphan: it keeps the message for the next receive of that slot. A message that has begun to arrive
-// goes to a receive that already waits, whose own message then gets the orphan.
+// It also cancels operations, which gloo cannot (cancelled.hpp). The peer may send as soon as a receive has been
+// posted, so a cancelled receive becomes an orphan. A message that has begun to arrive goes to a receive that already
+// waits, whose own message then gets the orphan.
 #pragma once
 
 #include <gloo/transport/tcp/pair.h>
 #include <sys/epoll.h>
 
 #include <deque>
-#include <list>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
-#include <vector>
 
+#include "cancelled.hpp"
 #include "handshake.hpp"
 #include "progress.hpp"
 #include "transport.hpp"
@@ -35,8 +33,6 @@ namespace backplane::gloo {
 // State used by gloo's thread. A base class, because gloo's constructor already passes the pair to that thread.
 class PairState {
  protected:
-  using Pending = ::gloo::transport::tcp::UnboundBuffer;
-
   // A payload that no receive takes. It is discarded, or kept for a later receive.
   struct Spill {
     uint64_t slot = 0;
@@ -47,14 +43,12 @@ class PairState {
     WeakBuffer receiver;  // the orphan that gets a kept payload, if it still exists
   };
 
-  // A cancelled send with a copy of its payload.
-  struct Detached {
-    std::unique_ptr<char[]> bytes;
-    std::unique_ptr<Buffer> buffer;
-  };
-
   PairState(Context& owner, std::shared_ptr<const Health> health, int peer)
-      : owner_(owner), health_(std::move(health)), admission_({owner.token(), peer}, owner.pending_connections()) {}
+      : owner_(owner),
+        health_(health),
+        admission_({owner.token(), peer}, owner.pending_connections()),
+        orphans_(health),
+        detached_(std::move(health)) {}
   ~PairState() = default;
 
   Context& owner_;
@@ -70,9 +64,8 @@ class PairState {
   bool has_ended_ = false;             // seen by the driver, not yet by gloo's thread
   std::string pending_notifications_;  // sent with the driver's next write
   std::unique_ptr<Spill> spill_;
-  std::unordered_map<uint64_t, std::deque<std::unique_ptr<Buffer>>> orphans_;
-  std::vector<std::unique_ptr<Buffer>> used_orphans_;  // orphans without a message, until it is safe to destroy them
-  std::list<Detached> detached_;
+  Orphans orphans_;
+  DetachedSends detached_;
 };
 
 class Pair final : private PairState, public ::gloo::transport::tcp::Pair {
@@ -147,7 +140,6 @@ class Pair final : private PairState, public ::gloo::transport::tcp::Pair {
   void admit_peer();
   void send_hello() noexcept;
   void end(const char* why) noexcept;
-  std::unique_ptr<Buffer> make_buffer(void* data, size_t size) const;
   void move(int events);
   bool read_preamble();
   void prepare_payload();
@@ -163,7 +155,6 @@ class Pair final : private PairState, public ::gloo::transport::tcp::Pair {
   bool read_spill();
   void finish_spill();
   void keep_for_later(Spill& arrived, Buffer& orphan);
-  bool is_orphan(const Pending* buffer, uint64_t slot) const;
   bool arrives_for(const Buffer& orphan) const;
   void queue_orphan(uint64_t slot, std::deque<UnboundBufferOp>& queue);
   std::optional<UnboundBufferOp> take_waiting(uint64_t slot);
@@ -172,7 +163,6 @@ class Pair final : private PairState, public ::gloo::transport::tcp::Pair {
   bool hand_on(Buffer& orphan, uint64_t slot);
   void keep_arriving(const Buffer& buffer, uint64_t slot) noexcept;
   void detach_queued(const Buffer& buffer, uint64_t slot);
-  WeakBuffer detach(const Pending& buffer, size_t offset, size_t bytes);
 };
 
 }  // namespace backplane::gloo
