@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Messages that the receiver reads in place, in the sender's heap or process: Outbox::revoke and Inbox::has_revoked
- * (transport.cpp), Messages::cancel_send (messages.cpp), on_announce, fetch, on_ready, on_withdraw (messages_*.cpp).
+ * (transport.cpp), Sender::withdraw and on_ready (sender.cpp), Receiver::accept, fetch, put_replies and withdraw
+ * (receiver.cpp).
  *
  * A sender announces messages one after the other, waits for each or cancels it, and then writes another value into its
  * buffer. The buffer is one cell, which holds the message's number. Reading it takes two steps, or fails, as reading

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A large all_reduce: Collectives::reduce_in_shares (collectives_reduce.cpp) over the steps of steps.pml. It is the
- * most demanding user of steps: each piece is published before the results of the previous one, which are written into
- * the slot of an earlier step while other ranks still read there. No rank exposes buffers. A slot has one cell of input
- * and one of results. At the end there is a barrier (Collectives::barrier).
+ * A large all_reduce: ReducingCollectives::reduce_in_shares (collectives_reduce.cpp) over the steps of steps.pml.
+ * It is the most demanding user of steps: each piece is published before the results of the previous one, which are
+ * written into the slot of an earlier step while other ranks still read there. No rank exposes buffers. A slot has one
+ * cell of input and one of results. At the end there is a barrier (Steps::barrier).
  *
  * Properties: what a rank reads in a slot belongs to this piece, from the beginning of the read to its end; no rank
  * waits forever. Mutants:
@@ -115,7 +115,7 @@ active [kRanks] proctype member() {
     step = next;
     piece++
   od;
-  begin_step(step); /* Collectives::barrier */
+  begin_step(step); /* Steps::barrier */
   rank[_pid].published = step;
   do
   :: other < kRanks -> wait_for(other, step); other++

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One channel of messages: Outbox and Inbox (transport.cpp), Messages::pull (messages_progress.cpp), and a sender that
+ * One channel of messages: Outbox and Inbox (transport.cpp), Protocol::pull (protocol.cpp), and a sender that
  * sleeps until there is room. Small: kHeads heads, kRing units of bytes; messages of 0 to 2 units, in one piece that
  * does not wrap, of any length in any order. waiting.pml shows that a sleeper that counts itself in time is woken.
  *
