@@ -56,6 +56,7 @@ std::string written(const std::vector<SelectionPart>& parts) {
     for (size_t i = 0; i < part.options.size(); ++i) {
       text += (i == 0 ? '?' : '&') + part.options[i].first + '=' + encoded(part.options[i].second);
     }
+    if (!part.between.empty()) text += '+' + written(part.between);
   }
   return text;
 }
@@ -64,6 +65,7 @@ bool same(const std::vector<SelectionPart>& a, const std::vector<SelectionPart>&
   if (a.size() != b.size()) return false;
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i].memory != b[i].memory || a[i].name != b[i].name || a[i].options != b[i].options) return false;
+    if (!same(a[i].between, b[i].between)) return false;
   }
   return true;
 }
@@ -99,6 +101,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const SelectionPart& part : parts) {
       require(valid_id(part.name));
       complete(part);
+      for (const SelectionPart& between : part.between) {
+        require(valid_id(between.name));
+        complete(between);
+      }
     }
   } catch (const Error& e) {
     require(e.status() == BP_INVALID && *e.what() != '\0');

@@ -13,6 +13,9 @@ using AsyncTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, AsyncTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(1, 2, 4)),
                          backend_test_name);
+INSTANTIATE_TEST_SUITE_P(Composites, AsyncTest,
+                         testing::Combine(testing::ValuesIn(composite_backends()), testing::Values(4)),
+                         backend_test_name);
 
 TEST_P(AsyncTest, ManyCollectivesInFlightWaitedForOutOfOrder) {
   in_group([](ProcessGroup& group) {

@@ -19,6 +19,9 @@ using ObjectsTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, ObjectsTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(1, 2, 5)),
                          backend_test_name);
+INSTANTIATE_TEST_SUITE_P(Composites, ObjectsTest,
+                         testing::Combine(testing::ValuesIn(composite_backends()), testing::Values(5)),
+                         backend_test_name);
 
 TEST_P(ObjectsTest, BytesOfAnyLength) {
   in_group([](ProcessGroup& group) {

@@ -26,6 +26,9 @@ constexpr uint64_t kOperationCounts[] = {0, 7, 70'001};
 using OperationsTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, OperationsTest,
                          testing::Combine(testing::ValuesIn(built_backends()), kOperationWorlds), backend_test_name);
+INSTANTIATE_TEST_SUITE_P(Composites, OperationsTest,
+                         testing::Combine(testing::ValuesIn(composite_backends()), testing::Values(3, 4, 5)),
+                         backend_test_name);
 
 TEST_P(OperationsTest, Barrier) {
   std::atomic<int> arrived = 0;
@@ -94,6 +97,9 @@ TEST_P(LargeOperationsTest, AllReduce) {
 using TypedOperationsTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, TypedOperationsTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(3)), backend_test_name);
+INSTANTIATE_TEST_SUITE_P(Composites, TypedOperationsTest,
+                         testing::Combine(testing::ValuesIn(composite_backends()), testing::Values(3)),
+                         backend_test_name);
 
 template <Element T>
 void expect_tripled(ProcessGroup& group, T single, T triple) {
@@ -163,6 +169,9 @@ TEST_P(OperationsTest, EveryReduceOperation) {
 using RoundingOperationsTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, RoundingOperationsTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(3, 5)),
+                         backend_test_name);
+INSTANTIATE_TEST_SUITE_P(Composites, RoundingOperationsTest,
+                         testing::Combine(testing::ValuesIn(composite_backends()), testing::Values(5)),
                          backend_test_name);
 
 // Sums whose rounding depends on the order: all ranks must round in the same order.

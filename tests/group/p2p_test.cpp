@@ -9,6 +9,9 @@ using P2pTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, P2pTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(2, 3, 5)),
                          backend_test_name);
+INSTANTIATE_TEST_SUITE_P(Composites, P2pTest,
+                         testing::Combine(testing::ValuesIn(composite_backends()), testing::Values(2, 3, 5)),
+                         backend_test_name);
 
 BACKPLANE_TEST_OPTIMIZED void write_pattern(uint8_t* bytes, int rank, size_t size) {
   for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<uint8_t>(i * 31 + static_cast<size_t>(rank));

@@ -18,6 +18,9 @@ class SubgroupsTest : public BackendTest {
 INSTANTIATE_TEST_SUITE_P(Backends, SubgroupsTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(2, 4, 5)),
                          backend_test_name);
+INSTANTIATE_TEST_SUITE_P(Composites, SubgroupsTest,
+                         testing::Combine(testing::ValuesIn(composite_backends()), testing::Values(4, 5)),
+                         backend_test_name);
 
 int sum_of_ones(ProcessGroup& group) {
   int value = 1;

@@ -14,6 +14,9 @@ using UnevenBlocksTest = BackendTest;
 INSTANTIATE_TEST_SUITE_P(Backends, UnevenBlocksTest,
                          testing::Combine(testing::ValuesIn(built_backends()), testing::Values(1, 2, 3, 5)),
                          backend_test_name);
+INSTANTIATE_TEST_SUITE_P(Composites, UnevenBlocksTest,
+                         testing::Combine(testing::ValuesIn(composite_backends()), testing::Values(5)),
+                         backend_test_name);
 
 // Blocks of different counts: without displacements, adjacent; with displacements, the last block first and one unused
 // element before each.

@@ -39,6 +39,11 @@ class LivenessTest : public testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(Backends, LivenessTest, testing::ValuesIn(process_backends()),
                          [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Composites, LivenessTest, testing::ValuesIn(composite_backends()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '+', '_');
+  return name;
+});
 
 // The operations of the ranks when one of them dies.
 struct Moment {

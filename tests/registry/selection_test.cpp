@@ -37,6 +37,18 @@ TEST(SelectionTest, Devices) {
   EXPECT_TRUE(parts[1].options.empty());
 }
 
+TEST(SelectionTest, CompositesHaveOptionsForEachBackend) {
+  const auto parts = parse_selection("cpu:shm?staging=1048576&spin=1%2B1+GLOO?iface=eth0,cuda:nccl");
+  ASSERT_EQ(parts.size(), 2U);
+  EXPECT_EQ(parts[0].memory, BP_HOST);
+  EXPECT_EQ(parts[0].name, "shm");
+  EXPECT_EQ(parts[0].options, (KeyValues{{"staging", "1048576"}, {"spin", "1+1"}}));
+  ASSERT_EQ(parts[0].between.size(), 1U);
+  EXPECT_EQ(parts[0].between[0].name, "gloo");
+  EXPECT_EQ(parts[0].between[0].options, (KeyValues{{"iface", "eth0"}}));
+  EXPECT_TRUE(parts[1].between.empty());
+}
+
 TEST(SelectionTest, ErrorsNameTheWrongPart) {
   constexpr const char* kNoName = "'' is not a valid name; use 1 to 32 letters, digits, _ and -";
   constexpr const char* kNoPair = "expected key=value after '?' or '&', found ";
@@ -51,6 +63,12 @@ TEST(SelectionTest, ErrorsNameTheWrongPart) {
        "gloo and zmq serve the same device; name one backend, or one for each device: cpu:gloo,cuda:zmq"},
       {"gloo:threads=2", "unknown device 'gloo'; options follow a '?': write 'gloo?threads=2'"},
       {":gloo", "unknown device ''; use cpu or cuda"},
+      {"shm+", kNoName},
+      {"+gloo", kNoName},
+      {"shm+gloo+zmq", "3 backends are joined by '+'; name one for the ranks of a host and one between hosts"},
+      {"shm+cpu:gloo", "the device of a part stands before its first backend; write 'shm+gloo'"},
+      {"cuda:shm+gloo", "shm+gloo serves the memory of the processor alone; write cpu:shm+gloo"},
+      {"shm+auto", "auto is not part of a composite; write auto, or name both backends"},
       {"gloo?", kNoPair + std::string("''")},
       {"gloo?=1", kNoPair + std::string("'=1'")},
       {"gloo?a=1&", kNoPair + std::string("''")},

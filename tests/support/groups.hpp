@@ -5,13 +5,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <barrier>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "backplane/backplane.hpp"
+#include "support/environment.hpp"
 
 namespace backplane::test {
 
@@ -35,6 +38,32 @@ inline std::vector<std::string> built_backends() {
   names.insert(names.begin(), "inproc");
   return names;
 }
+
+// Composites of them, for hosts that the test imagines.
+inline std::vector<std::string> composite_backends() {
+  std::vector<std::string> names;
+#ifdef BACKPLANE_TEST_shm
+#ifdef BACKPLANE_TEST_zmq
+  names.emplace_back("shm+zmq");
+#endif
+#ifdef BACKPLANE_TEST_gloo
+  names.emplace_back("shm+gloo");
+#endif
+#endif
+  return names;
+}
+
+// While it exists, the ranks of composites are on several hosts, in no order: two ranks are alone, three are 1 + 2,
+// four 2 + 2, five 2 + 2 + 1.
+class ImaginedHosts {
+ public:
+  explicit ImaginedHosts(const std::string& backend) {
+    if (backend.find('+') != std::string::npos) hosts_.emplace("BACKPLANE_IMAGINED_HOSTS", "0,1,1,0,2,2,0,1,2");
+  }
+
+ private:
+  std::optional<ScopedVariable> hosts_;
+};
 
 // Runs body(rank) on a thread per rank; an exception of any rank fails the test with its text.
 inline void on_ranks(int world_size, const std::function<void(int)>& body) {
@@ -126,10 +155,15 @@ class BackendTest : public testing::TestWithParam<std::tuple<std::string, int>> 
   std::string backend() const { return std::get<0>(GetParam()); }
   int world_size() const { return std::get<1>(GetParam()); }
   void in_group(const std::function<void(ProcessGroup&)>& body) const { test::in_group(backend(), world_size(), body); }
+
+ private:
+  const ImaginedHosts hosts_{backend()};
 };
 
 inline std::string backend_test_name(const testing::TestParamInfo<std::tuple<std::string, int>>& info) {
-  return std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
+  std::string name = std::get<0>(info.param) + "_" + std::to_string(std::get<1>(info.param));
+  std::replace(name.begin(), name.end(), '+', '_');
+  return name;
 }
 
 }  // namespace backplane::test

@@ -115,7 +115,9 @@ TEST(Doctor, ReportsBackendsThatAreNotAvailable) {
   EXPECT_TRUE(with_variable("BACKPLANE_RPC_BACKEND", "self+zmqq").has("error", "environment", "names 'self+zmqq'"));
   const std::string devices = "cpu:self?a=b,cuda:ncclx";
   EXPECT_TRUE(with_variable("BACKPLANE_BACKEND", devices).has("error", "environment", "names 'ncclx'"));
-  for (const char* good : {"auto", "SELF?x=1", "CPU:self?x=1,cuda:inproc"}) {
+  const std::string composite = "self+gloox?a=b";
+  EXPECT_TRUE(with_variable("BACKPLANE_BACKEND", composite).has("error", "environment", "names 'gloox'"));
+  for (const char* good : {"auto", "SELF?x=1", "CPU:self?x=1,cuda:inproc", "cpu:inproc?x=1+self?y=1%2B1"}) {
     EXPECT_TRUE(with_variable("BACKPLANE_BACKEND", good).texts("environment").empty()) << good;
   }
 }

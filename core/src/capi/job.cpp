@@ -34,6 +34,24 @@ struct Job {
   std::string failure;  // why it did not start
 };
 
+// The backend that a part names: one of the registry, or a composite. Checks that the job may use it.
+const Member& named_member(Registry& registry, const SelectionPart& part) {
+  const Member& first = registry.lookup(part.name);
+  if (part.between.empty()) {
+    check_security(first);
+    return first;
+  }
+  const Member& second = registry.lookup(part.between.front().name);
+  check_security(first);
+  check_security(second);
+  return registry.compose(first, second);
+}
+
+std::shared_ptr<const BackendOptions> named_options(const Member& member, const SelectionPart& part) {
+  if (member.parts.empty()) return make_options(member, part.options);
+  return make_composite_options(member, part.options, part.between.front().options);
+}
+
 std::vector<ChosenBackend> choose(Registry& registry, const char* requested) {
   const std::string text = selected_backend(requested);
   std::vector<ChosenBackend> chosen;
@@ -44,9 +62,8 @@ std::vector<ChosenBackend> choose(Registry& registry, const char* requested) {
       backend.choose_from = &registry;
       backend.given = part.options;
     } else {
-      backend.member = &registry.lookup(part.name);
-      check_security(*backend.member);
-      backend.options = make_options(*backend.member, part.options);
+      backend.member = &named_member(registry, part);
+      backend.options = named_options(*backend.member, part);
     }
     chosen.push_back(std::move(backend));
   }
@@ -140,11 +157,16 @@ bool check_choice(Registry& registry, const char* requested) {
   bool has_own_world = false;
   for (const SelectionPart& part : parse_selection(selected_backend(requested))) {
     if (part.name == "auto") continue;
-    const Member& member = registry.lookup(part.name);
-    PluginInstance::check_kind(member, BP_KIND_PROCESS_GROUP);
-    check_security(member);
-    complete_options(*member.backend, part.options);
-    has_own_world = has_own_world || (member.backend->flags & BP_BACKEND_ONE_WORLD) != 0;
+    const auto check = [&registry, &has_own_world](const SelectionPart& one) {
+      const Member& member = registry.lookup(one.name);
+      PluginInstance::check_kind(member, BP_KIND_PROCESS_GROUP);
+      check_security(member);
+      complete_options(*member.backend, one.options);
+      has_own_world = has_own_world || (member.backend->flags & BP_BACKEND_ONE_WORLD) != 0;
+    };
+    check(part);
+    for (const SelectionPart& between : part.between) check(between);
+    named_member(registry, part);  // throws if they cannot be composed
   }
   return has_own_world;
 }

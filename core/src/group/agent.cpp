@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "error.hpp"
+#include "group/composite.hpp"
 #include "group/operation.hpp"
 
 namespace backplane::core {
@@ -22,7 +23,11 @@ const bp_backend& matcher_of(const bp_backend& backend, const std::vector<Chosen
 
 Agent::Agent(const ChosenPlugin& backend, const std::vector<ChosenPlugin>& layers, const AgentConfig& config)
     : matcher_(matcher_of(*backend.member->backend, layers)) {
-  instances_.push_back(std::make_unique<PluginInstance>(*backend.member, backend.options, config, nullptr));
+  if (backend.member->parts.empty()) {
+    instances_.push_back(std::make_unique<PluginInstance>(*backend.member, backend.options, config, nullptr));
+  } else {
+    instances_.push_back(std::make_unique<Composite>(*backend.member, backend.options, config));
+  }
   try {
     for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
       AgentConfig layer_config = config;

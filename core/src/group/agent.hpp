@@ -66,6 +66,8 @@ class Agent {
   const std::string& id() const { return instances_.front()->member().id; }
   const bp_process_group_api& api() const { return *api_; }
   void* self() const { return self_; }
+  // Which ranks are near each other; NULL if all are equally far.
+  const Topology* topology() const { return instances_.front()->topology(); }
   // The agent of the outermost layer, for a further layer around it.
   const bp_agent& outermost() const { return instances_.back()->agent(); }
   // Whether messages can be matched by BP_BACKEND_TAGS, BP_BACKEND_ANY_SOURCE or BP_BACKEND_ANY_TAG.
@@ -116,8 +118,8 @@ class Agent {
   void offer_interruptions();
   const void* extension(const char* id) const { return api_->extension(self_, id); }
 
-  std::vector<std::unique_ptr<PluginInstance>> instances_;  // the backend first, the outermost layer last
-  const bp_process_group_api* api_ = nullptr;               // of the outermost
+  std::vector<std::unique_ptr<AgentInstance>> instances_;  // the backend first, the outermost layer last
+  const bp_process_group_api* api_ = nullptr;              // of the outermost
   void* self_ = nullptr;
   const bp_backend& matcher_;
   bool asks_program_ = false;  // a submit that blocks calls the interruption hook

@@ -89,9 +89,13 @@ PluginInstance::PluginInstance(const Member& member, std::shared_ptr<const Backe
   }
   if (!isolation_ || !isolation_->hung()) start->config.parent_owner.reset();
   if (status != BP_OK) {
-    throw_report(status, err,
-                 fmt::format("rank {} could not start {} {} for group '{}'", config.rank,
-                             is_layer ? "layer" : "backend", member.id, config.name));
+    const Error own(status, err.text, err.peer_rank, err.native_code);
+    const Error why = config.in_group ? config.in_group(own) : own;
+    throw Error(status,
+                fmt::format("rank {} could not start {} {} for group '{}': {}",
+                            config.in_group ? config.rank_in_group : config.rank, is_layer ? "layer" : "backend",
+                            member.id, config.name, why.what()),
+                why.peer_rank(), why.native_code());
   }
   try {
     check_agent(config);

@@ -4,14 +4,17 @@
 // its calls if necessary (see isolation.hpp).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "error.hpp"
 #include "group/isolation.hpp"
 #include "plugin/host.hpp"
 #include "plugin/library_use.hpp"
 #include "registry/registry.hpp"
+#include "schedule/topology.hpp"
 
 namespace backplane::core {
 
@@ -30,9 +33,33 @@ struct AgentConfig {
   bool is_derived = false;                    // made from a group that has the backend, if only from an aborted one
   const bp_backend* inner_backend = nullptr;  // of a layer: the innermost backend
   Host::FailureListener on_failure = {};      // receives the failures that the plugin reports
+  // Of a part of a composite, whose ranks have other numbers than in the group; empty otherwise.
+  int32_t rank_in_group = -1;
+  std::function<Error(const Error&)> in_group = {};  // an error of the plugin, in the numbers of the group
 };
 
-class PluginInstance {
+// One of the agents that an Agent consists of: that of a plugin, or a composite.
+class AgentInstance {
+ public:
+  AgentInstance() = default;
+  virtual ~AgentInstance() = default;
+  AgentInstance(const AgentInstance&) = delete;
+  AgentInstance& operator=(const AgentInstance&) = delete;
+
+  virtual const Member& member() const = 0;
+  // The agent to call, isolated if necessary. Its capabilities are NULL only if it has none.
+  virtual const bp_agent& agent() const = 0;
+  // The agent that init made.
+  virtual const bp_agent& unisolated_agent() const = 0;
+  // Whether a call into the plugin hung and was detached. It may still use its buffers.
+  virtual bool hung() const = 0;
+  // From now on the plugin's host reports that the group is being aborted.
+  virtual void request_abort(const std::string& why) = 0;
+  // Which ranks are near each other; NULL if all are equally far. Valid as long as this object.
+  virtual const Topology* topology() const { return nullptr; }
+};
+
+class PluginInstance final : public AgentInstance {
  public:
   // Throws BP_INVALID unless the plugin makes agents of this kind: BP_KIND_PROCESS_GROUP or BP_KIND_LAYER.
   static void check_kind(const Member& member, uint32_t kind);
@@ -40,19 +67,13 @@ class PluginInstance {
   // Runs the init handler. `inner`: the agent that a layer wraps, NULL for a backend. Throws core::Error.
   PluginInstance(const Member& member, std::shared_ptr<const BackendOptions> options, const AgentConfig& config,
                  const bp_agent* inner);
-  ~PluginInstance();
-  PluginInstance(const PluginInstance&) = delete;
-  PluginInstance& operator=(const PluginInstance&) = delete;
+  ~PluginInstance() override;
 
-  const Member& member() const { return member_; }
-  // The agent to call, isolated if necessary. Its capabilities are NULL only if it has none.
-  const bp_agent& agent() const { return agent_; }
-  // The agent that init made.
-  const bp_agent& unisolated_agent() const { return unisolated_agent_; }
-  // Whether a call into the plugin hung and was detached. It may still use its buffers.
-  bool hung() const { return isolation_ && isolation_->hung(); }
-  // From now on the plugin's host reports that the group is being aborted.
-  void request_abort(const std::string& why) { host_->request_abort(why); }
+  const Member& member() const override { return member_; }
+  const bp_agent& agent() const override { return agent_; }
+  const bp_agent& unisolated_agent() const override { return unisolated_agent_; }
+  bool hung() const override { return isolation_ && isolation_->hung(); }
+  void request_abort(const std::string& why) override { host_->request_abort(why); }
 
  private:
   // Memory that the plugin may read during init and later.

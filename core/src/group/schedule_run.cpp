@@ -285,7 +285,8 @@ CollectiveSpec spec_of(const Operation& operation, int32_t rank, int32_t world_s
 void run_collective(const Operation& operation, int32_t rank, int32_t world_size, uint64_t seq, Deadline deadline) {
   Agent& agent = *operation.agent;
   const bp_op& op = operation.op;
-  const CollectiveSpec spec = spec_of(operation, rank, world_size);
+  CollectiveSpec spec = spec_of(operation, rank, world_size);
+  spec.topology = agent.topology();
   std::unique_ptr<Workspace> workspace = agent.borrow_workspace();
   const Schedule& schedule = workspace->schedules().get(spec);
   const bool scaled = reduces(op.kind) && op.reduce_op == BP_PREMUL_SUM;

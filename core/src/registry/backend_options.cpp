@@ -24,13 +24,17 @@ BackendOptions::BackendOptions(const Member& member, KeyValues values, int64_t r
   if (status != BP_OK) throw_report(status, err, "options of " + member.id);
 }
 
+BackendOptions::BackendOptions(const Member& composite, std::vector<std::shared_ptr<const BackendOptions>> parts)
+    : member_(composite), rpc_timeout_ns_(BP_DEFAULT_RPC_TIMEOUT_NS), parts_(std::move(parts)) {}
+
 BackendOptions::~BackendOptions() {
   const bp_backend& backend = *member_.backend;
   if (native_ != nullptr && backend.destroy_options != nullptr) backend.destroy_options(&backend, native_);
 }
 
 std::string BackendOptions::fingerprint() const {
-  std::string text = member_.id;
+  std::string text = parts_.empty() ? member_.id : "";
+  for (const auto& part : parts_) text += (text.empty() ? "" : " + ") + part->fingerprint();
   for (size_t i = 0; i < values_.size(); ++i) {
     const uint32_t flags = member_.backend->options[i]->flags;
     if ((flags & BP_OPTION_SAME_ON_ALL) == 0 || (flags & BP_OPTION_SECRET) != 0) continue;
@@ -42,6 +46,14 @@ std::string BackendOptions::fingerprint() const {
 std::shared_ptr<const BackendOptions> make_options(const Member& member, const KeyValues& given) {
   return std::make_shared<BackendOptions>(member, complete_options(*member.backend, given), BP_DEFAULT_RPC_TIMEOUT_NS,
                                           "env://");
+}
+
+std::shared_ptr<const BackendOptions> make_composite_options(const Member& composite, const KeyValues& inside,
+                                                             const KeyValues& between) {
+  std::vector<std::shared_ptr<const BackendOptions>> parts;
+  parts.push_back(make_options(*composite.parts[0], inside));
+  parts.push_back(make_options(*composite.parts[1], between));
+  return std::make_shared<BackendOptions>(composite, std::move(parts));
 }
 
 std::string probe(const Member& member) { return probe_for(member, 0); }

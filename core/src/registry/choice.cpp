@@ -10,7 +10,9 @@
 #include <sstream>
 
 #include "backplane/base/host.hpp"
+#include "environment.hpp"
 #include "error.hpp"
+#include "options/names.hpp"
 #include "security/secret.hpp"
 
 namespace backplane::core {
@@ -203,6 +205,23 @@ std::string memory_domain() {
   struct stat process_ids {};
   if (::stat("/proc/self/ns/pid", &process_ids) != 0) process_ids.st_ino = 0;
   return fmt::format("{} {} {}", base::boot_id(), process_ids.st_ino, ::geteuid());
+}
+
+std::string host_identity(int32_t global_rank) {
+  constexpr const char* kVariable = "BACKPLANE_IMAGINED_HOSTS";
+  const auto names = variable(kVariable);
+  if (!names) return memory_domain();
+  size_t begin = 0;
+  for (int32_t rank = 0; rank < global_rank; ++rank) {
+    const size_t comma = names->find(',', begin);
+    if (comma == std::string::npos) {
+      fail(BP_INVALID,
+           "{} '{}' has no entry for rank {}; write one name for each rank, separated by commas, or unset it",
+           kVariable, escaped(*names), global_rank);
+    }
+    begin = comma + 1;
+  }
+  return fmt::format("{} {}", memory_domain(), names->substr(begin, names->find(',', begin) - begin));
 }
 
 Choice agree_on_backend(Store& store, int32_t rank, int32_t world_size, const std::vector<Candidate>& mine,

@@ -32,6 +32,9 @@ std::vector<Candidate> candidates(Registry& registry, int32_t world_size, int32_
 
 // Equal for processes that can share memory: the same kernel, process id namespace and user.
 std::string memory_domain();
+// The host of a rank of this process, in groups that depend on it: memory_domain() or, if BACKPLANE_IMAGINED_HOSTS is
+// set, also the entry of the rank in it, so that one machine stands for several hosts. BP_INVALID if it has none.
+std::string host_identity(int32_t global_rank);
 
 struct Choice {
   std::string id;

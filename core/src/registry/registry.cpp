@@ -10,6 +10,7 @@
 #include "plugin/builtins.hpp"
 #include "plugin/contract.hpp"
 #include "plugin/loader.hpp"
+#include "registry/composite_member.hpp"
 #include "registry/selection.hpp"
 #include "text.hpp"
 
@@ -32,6 +33,14 @@ Registry::Registry() {
   for (const bp_plugin* plugin : builtin_plugins()) {
     for (uint32_t i = 0; i < plugin->backend_count; ++i) add(*plugin->backends[i], plugin, "built in");
   }
+}
+
+Registry::~Registry() = default;
+
+const Member& Registry::compose(const Member& inside, const Member& between) {
+  auto made = std::make_unique<CompositeMember>(inside, between);
+  const std::lock_guard lock(mutex_);
+  return composites_.try_emplace(made->member.id, std::move(made)).first->second->member;
 }
 
 const Member* Registry::member(const std::string& id) const {

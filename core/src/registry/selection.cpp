@@ -51,11 +51,11 @@ KeyValues parse_options(std::string_view text, const std::string& where) {
   return options;
 }
 
-// Calls take(part) for each part of a comma-separated list.
+// Calls take(part) for each part of a list.
 template <typename Take>
-void split_parts(std::string_view text, Take take) {
+void split_parts(std::string_view text, char separator, Take take) {
   for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
+    const size_t end = std::min(text.find(separator, begin), text.size());
     take(text.substr(begin, end - begin));
     begin = end + 1;
   }
@@ -88,13 +88,39 @@ SelectionPart parse_part(std::string_view text, const std::string& where) {
   return part;
 }
 
+// A part with one backend or two.
+SelectionPart parse_composite(std::string_view text, const std::string& where) {
+  std::vector<SelectionPart> backends;
+  split_parts(text, '+', [&](std::string_view one) { backends.push_back(parse_part(one, where)); });
+  SelectionPart part = std::move(backends.front());
+  if (backends.size() == 1) return part;
+  SelectionPart between = std::move(backends[1]);
+  if (backends.size() > 2) {
+    fail(BP_INVALID, "{}: {} backends are joined by '+'; name one for the ranks of a host and one between hosts", where,
+         backends.size());
+  }
+  if (between.memory) {
+    fail(BP_INVALID, "{}: the device of a part stands before its first backend; write '{}+{}'", where, part.name,
+         between.name);
+  }
+  if (part.memory == BP_CUDA) {
+    fail(BP_INVALID, "{}: {}+{} serves the memory of the processor alone; write cpu:{}+{}", where, part.name,
+         between.name, part.name, between.name);
+  }
+  if (part.name == "auto" || between.name == "auto") {
+    fail(BP_INVALID, "{}: auto is not part of a composite; write auto, or name both backends", where);
+  }
+  part.between.push_back(std::move(between));
+  return part;
+}
+
 }  // namespace
 
 std::vector<SelectionPart> parse_selection(std::string_view text) {
   std::vector<SelectionPart> parts;
   const std::string where = fmt::format("backend '{}'", escaped(text));
-  split_parts(text, [&parts, &where](std::string_view one) {
-    SelectionPart part = parse_part(one, where);
+  split_parts(text, ',', [&parts, &where](std::string_view one) {
+    SelectionPart part = parse_composite(one, where);
     for (const SelectionPart& other : parts) {
       if (other.memory != part.memory) continue;
       fail(BP_INVALID, "{}: {} and {} serve the same device; name one backend, or one for each device: cpu:{},cuda:{}",
@@ -109,7 +135,7 @@ std::vector<SelectionPart> parse_layers(std::string_view text) {
   std::vector<SelectionPart> parts;
   if (text.empty()) return parts;
   const std::string where = fmt::format("BACKPLANE_LAYERS '{}'", escaped(text));
-  split_parts(text, [&parts, &where](std::string_view one) {
+  split_parts(text, ',', [&parts, &where](std::string_view one) {
     parts.push_back(parse_part(one, where));
     if (!parts.back().memory) return;
     fail(BP_INVALID, "{}: a layer wraps the backends of all devices; write '{}' without a device", where,

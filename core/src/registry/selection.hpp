@@ -3,12 +3,14 @@
 // The syntax of a choice of backends:
 //
 //     selection = part *("," part)
-//     part      = [device ":"] name ["?" key "=" value *("&" key "=" value)]
+//     part      = [device ":"] backend ["+" backend]
+//     backend   = name ["?" key "=" value *("&" key "=" value)]
 //     device    = "cpu" | "cuda"
 //
-// `gloo`, `gloo?iface=eth0&threads=2`, `cpu:gloo,cuda:nccl`. A part without a device serves every kind of memory that
-// no other part names. Values escape bytes as %2C. %r and %g, the rank and the group in paths of layers, stay as they
-// are.
+// `gloo`, `gloo?iface=eth0&threads=2`, `cpu:gloo,cuda:nccl`, `shm+gloo?iface=eth0`. A part without a device serves
+// every kind of memory that no other part names. In a part with two backends, the first connects the ranks of each host
+// and the second one the hosts. Values escape bytes as %2C, among them `,`, `&`, `+` and `%`. %r and %g, the rank and
+// the group in paths of layers, stay as they are.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +25,10 @@
 namespace backplane::core {
 
 struct SelectionPart {
-  std::optional<uint32_t> memory;  // BP_HOST or BP_CUDA; none: every kind that no other part names
-  std::string name;                // lower case
-  KeyValues options;               // as given
+  std::optional<uint32_t> memory;           // BP_HOST or BP_CUDA; none: every kind that no other part names
+  std::string name;                         // lower case
+  KeyValues options;                        // as given
+  std::vector<SelectionPart> between = {};  // at most one: the backend between hosts
 };
 
 // BP_INVALID names the wrong part and what to write instead.

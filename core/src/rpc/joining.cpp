@@ -218,7 +218,9 @@ void Joining::agree_on_backend() {
 void Joining::choose_backend() {
   if (!config_.backend.empty()) {
     const std::vector<SelectionPart> parts = parse_selection(config_.backend);
-    if (parts.size() != 1 || parts[0].memory) fail(BP_INVALID, "'{}' is not one RPC backend", config_.backend);
+    if (parts.size() != 1 || parts[0].memory || !parts[0].between.empty()) {
+      fail(BP_INVALID, "'{}' is not one RPC backend", config_.backend);
+    }
     member_ = &config_.registry->lookup(parts[0].name);
     if (config_.options) {
       check_options(*config_.options, *member_, parts[0]);

@@ -3,7 +3,6 @@
 #include <strings.h>
 
 #include <algorithm>
-#include <sstream>
 #include <string_view>
 
 #include "backplane/base/host.hpp"
@@ -35,8 +34,8 @@ class HostChecks {
     check_rejected_files();
     check_backends();
     check_variables();
-    check_chosen_backend("BACKPLANE_BACKEND");
-    check_chosen_backend("BACKPLANE_RPC_BACKEND");
+    check_chosen_backend("BACKPLANE_BACKEND", ",+");
+    check_chosen_backend("BACKPLANE_RPC_BACKEND", ",");
     return std::move(findings_);
   }
 
@@ -184,12 +183,16 @@ class HostChecks {
     }
   }
 
-  // "gloo?threads=4", or one backend for each device: "cpu:gloo,cuda:nccl". The values of options have no commas.
-  void check_chosen_backend(const char* variable) {
+  // "gloo?threads=4", one backend for each device: "cpu:gloo,cuda:nccl", or one inside hosts and one between them:
+  // "shm+gloo". The values of options have no separators.
+  void check_chosen_backend(const char* variable, const char* separators) {
     const auto found = facts_.environment.find(variable);
     if (found == facts_.environment.end()) return;
-    std::istringstream parts(found->second);
-    for (std::string part; std::getline(parts, part, ',');) {
+    const std::string& parts = found->second;
+    for (size_t begin = 0; begin < parts.size();) {
+      const size_t end = std::min(parts.find_first_of(separators, begin), parts.size());
+      const std::string part = parts.substr(begin, end - begin);
+      begin = end + 1;
       std::string id = part.substr(0, part.find('?'));
       for (const std::string_view device : {"cpu:", "cuda:"}) {
         if (::strncasecmp(id.c_str(), device.data(), device.size()) == 0) id.erase(0, device.size());

@@ -9,11 +9,12 @@
 namespace backplane::tool {
 
 // Those of Backplane. A test compares them with share/doc/operations.md.
-constexpr std::array<std::string_view, 24> kVariables = {"BACKPLANE_ALLOW_UNSAFE_PLUGINS",
+constexpr std::array<std::string_view, 25> kVariables = {"BACKPLANE_ALLOW_UNSAFE_PLUGINS",
                                                          "BACKPLANE_BACKEND",
                                                          "BACKPLANE_FINGERPRINT",
                                                          "BACKPLANE_HEARTBEAT_INTERVAL",
                                                          "BACKPLANE_HEARTBEAT_LIMIT",
+                                                         "BACKPLANE_IMAGINED_HOSTS",
                                                          "BACKPLANE_ISOLATE",
                                                          "BACKPLANE_JOB_ID",
                                                          "BACKPLANE_LAYERS",

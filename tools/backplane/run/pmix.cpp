@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <sstream>
@@ -18,7 +19,8 @@ namespace {
 
 constexpr const char* kServer = "backplane-pmix-server";
 
-bool names_mpi(const std::string& backend) {  // "mpi", "mpi?native=false", "cpu:mpi,cuda:nccl"
+bool names_mpi(std::string backend) {  // "mpi", "mpi?native=false", "cpu:mpi,cuda:nccl", "shm+mpi"
+  std::replace(backend.begin(), backend.end(), '+', ',');
   std::istringstream list(backend);
   for (std::string each; std::getline(list, each, ',');) {
     const std::string id = each.substr(0, each.find('?'));
