@@ -204,6 +204,43 @@ TEST_P(CompositeTest, BroadcastsAndReducesFromEveryRootInEverySize) {
   });
 }
 
+// If each rank or none is alone on its host, one of the backends serves the whole group.
+TEST(CompositeShapeTest, OneBackendServesAGroupThatNeedsNoOther) {
+  for (const std::string& backend : composite_backends()) {
+    for (const char* const hosts : {"0,0,0", "0,1,2"}) {
+      const ScopedVariable imagined("BACKPLANE_IMAGINED_HOSTS", hosts);
+      test::in_group(backend, 3, [&backend](ProcessGroup& group) {
+        EXPECT_EQ(group.backend(), backend);
+        std::vector<int64_t> sum(5000, group.rank() + 1);
+        group.all_reduce(sum);
+        EXPECT_EQ(sum, std::vector<int64_t>(5000, 6));
+        int value = group.rank();
+        int received = -1;
+        Work sent = group.isend(as_buffer(value), (group.rank() + 1) % 3, 7);
+        const Work done = group.recv(as_buffer(received), kAny, 7);
+        EXPECT_EQ(received, (group.rank() + 2) % 3);
+        EXPECT_EQ(done.received().source, received);
+        sent.wait();
+        ProcessGroup pair = group.split(group.rank() == 2 ? -1 : 0, group.rank());
+        if (group.rank() < 2) pair.barrier();
+        group.barrier();
+      });
+    }
+  }
+}
+
+#if defined(BACKPLANE_TEST_shm) && defined(BACKPLANE_TEST_gloo)
+TEST(CompositeAutoTest, IsChosenWhereRanksShareHosts) {
+  const ScopedVariable imagined("BACKPLANE_IMAGINED_HOSTS", "0,1,1");
+  test::in_group("auto", 3, [](ProcessGroup& group) {
+    EXPECT_EQ(group.backend(), "shm+gloo");
+    int sum = 1;
+    group.all_reduce(as_buffer(sum));
+    EXPECT_EQ(sum, 3);
+  });
+}
+#endif
+
 // Errors name ranks by their numbers in the group, not in the part of a host.
 TEST(CompositeErrorTest, NamesTheRankOfTheGroup) {
 #ifndef BACKPLANE_TEST_shm

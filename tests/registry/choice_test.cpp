@@ -54,8 +54,23 @@ const std::vector<Candidate> kAll = {{"shm", ""}, {"gloo", ""}, {"zmq", ""}};
 TEST(ChoiceTest, OneHostSharesMemory) { EXPECT_EQ(told({{kAll}, {kAll}, {kAll}})[0], "shm: 3 ranks on one host"); }
 
 TEST(ChoiceTest, RanksElsewhere) {
+  EXPECT_EQ(told({{kAll}, {kAll, "there"}})[0],
+            "gloo: 2 ranks, all of which can use it; not shm: not all ranks have it, on one host and as one user");
+}
+
+TEST(ChoiceTest, RanksThatShareHosts) {
   EXPECT_EQ(told({{kAll}, {kAll}, {kAll, "there"}})[0],
-            "gloo: 3 ranks, all of which can use it; not shm: not all ranks have it, on one host and as one user");
+            "shm+gloo: 3 ranks on 2 hosts, shm inside each host and gloo between them");
+  const View without_gloo = {{{"shm", ""}, {"zmq", ""}}, "there"};
+  EXPECT_EQ(told({{kAll}, {kAll}, without_gloo})[0],
+            "shm+zmq: 3 ranks on 2 hosts, shm inside each host and zmq between them");
+  Candidate without_messages = {"gloo", ""};
+  without_messages.can_compose = false;
+  const View cannot_compose = {{{"shm", ""}, without_messages}, "there"};
+  EXPECT_EQ(told({cannot_compose, cannot_compose, {cannot_compose.candidates}})[0].substr(0, 38),
+            "gloo: 3 ranks, all of which can use it");
+  const View without_shm = {{{"gloo", ""}}, "there"};
+  EXPECT_EQ(told({{kAll}, {kAll}, without_shm})[0].substr(0, 38), "gloo: 3 ranks, all of which can use it");
 }
 
 TEST(ChoiceTest, OneRankLacksIt) {

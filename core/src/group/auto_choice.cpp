@@ -18,7 +18,8 @@ Choice choose_one(const GroupConfig& config, const ChosenBackend& part, size_t n
   const auto mine = [&] { return candidates(*part.choose_from, config.world_size, config.device); };
   if (config.world_size > 1 || !part.choose_from->registered("self")) {
     const auto store = make_prefix_store(keys, fmt::format("auto{}/", number));
-    return agree_on_backend(*store, config.rank, config.world_size, mine(), memory_domain(),
+    return agree_on_backend(*store, config.rank, config.world_size, mine(),
+                            host_identity(config.global_ranks[static_cast<size_t>(config.rank)]),
                             config.rank == 0 ? tuning_text() : "", deadline);
   }
   Choice choice = {"self", "self: the world has one rank"};
@@ -66,8 +67,14 @@ bool choose_auto(GroupConfig* group, const std::shared_ptr<Store>& store, Deadli
       choice.id = choice.for_devices;
     }
     const Member& member = backend.choose_from->lookup(choice.id);
-    backend.options = make_options(member, backend.given);
-    backend.member = &member;
+    if (choice.inside.empty() || backend.memory == BP_CUDA) {
+      backend.options = make_options(member, backend.given);
+      backend.member = &member;
+    } else {
+      const Member& composite = backend.choose_from->compose(backend.choose_from->lookup(choice.inside), member);
+      backend.options = make_composite_options(composite, {}, backend.given);
+      backend.member = &composite;
+    }
     add_overrides(backend, choice.overrides, &added);
     if (!backend.memory && !choice.for_devices.empty() && choice.for_devices != choice.id) {
       const Member& other = backend.choose_from->lookup(choice.for_devices);

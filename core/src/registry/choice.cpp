@@ -13,6 +13,7 @@
 #include "environment.hpp"
 #include "error.hpp"
 #include "options/names.hpp"
+#include "registry/composite_member.hpp"
 #include "security/secret.hpp"
 
 namespace backplane::core {
@@ -56,6 +57,12 @@ bool needs_one_domain(const std::string& id) {
 std::string count_key(const std::string& id, const std::string& domain) {
   return needs_one_domain(id) ? fmt::format("can/{}/{}", id, domain) : fmt::format("can/{}", id);
 }
+
+// The counter of ranks that can use such a backend, each in its own domain.
+std::string everywhere_key(const std::string& id) { return fmt::format("everywhere/{}", id); }
+
+// The number of domains.
+constexpr const char* kDomains = "domains";
 
 std::string objection_key(const std::string& id) { return fmt::format("cannot/{}", id); }
 
@@ -102,6 +109,18 @@ std::string remark_on(const std::vector<Candidate>& mine, const std::string& id)
   return found == mine.end() || found->remark.empty() ? "" : fmt::format(" ({})", found->remark);
 }
 
+// The backend for the ranks of each domain beside `id`, which all ranks can use; empty if there is none.
+std::string choose_inside(Store& store, int32_t world_size, const std::vector<Candidate>& mine, const std::string& id,
+                          Deadline deadline) {
+  std::string inside;
+  for (const Candidate& each : mine) {
+    if (each.id == id && !each.can_compose) return "";
+    if (!inside.empty() || !needs_one_domain(each.id) || !each.objection.empty() || !each.can_compose) continue;
+    if (store.add(everywhere_key(each.id), 0, deadline) == world_size) inside = each.id;
+  }
+  return inside;
+}
+
 // The choice, made by the last rank. An empty id: there is no backend, for the reason in `reason`.
 Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mine, const std::string& domain,
               Deadline deadline) {
@@ -125,6 +144,18 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
   if (store.add(here_key(domain), 0, deadline) != world_size) for_devices.clear();
   const TuningTable table = agreed_table(store, world_size, domain, deadline);
   const std::string id = table.fastest(usable, world_size);
+  const int64_t domains = store.add(kDomains, 0, deadline);
+  if (domains > 1 && domains < world_size) {
+    const std::string inside = choose_inside(store, world_size, mine, id, deadline);
+    if (!inside.empty()) {
+      return {id,
+              fmt::format("{}+{}: {} ranks on {} hosts, {} inside each host and {} between them", inside, id,
+                          world_size, domains, inside, id),
+              {},
+              {},
+              inside};
+    }
+  }
   const std::string measurements = table.measurements(id, usable, world_size);
   const char* const why = needs_one_domain(id) ? "ranks on one host" : "ranks, all of which can use it";
   std::string reason = fmt::format("{}: {} {}", id, world_size, why);
@@ -137,9 +168,10 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
   return {id, reason + rejected, overrides, for_devices};
 }
 
-// The text in the store: both backends, the number of overrides, the overrides, then the reason.
+// The text in the store: the three backends, the number of overrides, the overrides, then the reason.
 std::string encode(const Choice& choice) {
-  std::string text = fmt::format("{}\n{}\n{}\n", choice.id, choice.for_devices, choice.overrides.size());
+  std::string text =
+      fmt::format("{}\n{}\n{}\n{}\n", choice.id, choice.for_devices, choice.inside, choice.overrides.size());
   for (const BackendOverride& each : choice.overrides) {
     text += fmt::format("{} {} {} {}\n", each.operation, each.from, each.end, each.id);
   }
@@ -151,6 +183,7 @@ Choice decode(const std::string& text) {
   Choice choice;
   std::getline(in, choice.id);
   std::getline(in, choice.for_devices);
+  std::getline(in, choice.inside);
   size_t count = 0;
   in >> count;
   for (size_t i = 0; i < count && in; ++i) {
@@ -194,6 +227,7 @@ std::vector<Candidate> candidates(Registry& registry, int32_t world_size, int32_
       const std::string remark = probe_for(member, world_size);
       found.push_back({id, "", (member.backend->flags & BP_BACKEND_AUTONOMOUS) != 0, "", remark});
       if (serves_devices(*member.backend)) found.back().device = device_name(device);
+      found.back().can_compose = can_compose(*member.backend);
     } catch (const Error& e) {
       found.push_back({id, e.what()});
     }
@@ -226,12 +260,13 @@ std::string host_identity(int32_t global_rank) {
 
 Choice agree_on_backend(Store& store, int32_t rank, int32_t world_size, const std::vector<Candidate>& mine,
                         const std::string& domain, const std::string& tuning, Deadline deadline) {
-  store.add(here_key(domain), 1, deadline);
+  if (store.add(here_key(domain), 1, deadline) == 1) store.add(kDomains, 1, deadline);
   if (rank == 0 && !tuning.empty()) store.set(kTuningKey, tuning, deadline);
   for (const Candidate& each : mine) {
     const std::string objection = device_objection(store, each, domain, deadline);
     if (objection.empty()) {
       store.add(count_key(each.id, domain), 1, deadline);
+      if (needs_one_domain(each.id)) store.add(everywhere_key(each.id), 1, deadline);
     } else {
       store.compare_set(objection_key(each.id), "", fmt::format("rank {}: {}", rank, objection), deadline);
     }

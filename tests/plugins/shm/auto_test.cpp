@@ -63,7 +63,7 @@ TEST(ShmSegment, AutoSelectsShmOnOneHostOnly) {
   const auto value = run(
       place, [&place](int rank) { return rank != 2 || move_to_another_host(place); }, "auto");
   if (value.empty()) GTEST_SKIP() << "no permission for a mount namespace";
-  for (const std::string& each : value) EXPECT_EQ(each, "gloo");
+  for (const std::string& each : value) EXPECT_EQ(each, "shm+gloo");
 }
 
 TEST(ShmSegment, AutoSelectsShmIfAllRanksHaveIt) {
