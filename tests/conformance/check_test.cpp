@@ -259,6 +259,11 @@ TEST(CheckWrongUse, RefusesAFileBelowTheApi) {
   expect_wrong_use({"--api", kSpecimen}, "--api: name a backend, not a file");
 }
 
+TEST(CheckWrongUse, RefusesACompositeWithoutTheApi) {
+  expect_wrong_use({"inproc+self"}, "inproc+self is a composite of the core, not a plugin; check it with --api");
+  expect_wrong_use({"--api", "inproc+self", "--option", "a=b"}, "--option a: write the options of a composite behind");
+}
+
 TEST(CheckWrongUse, RefusesALayer) {
   expect_wrong_use({kLayer}, "chaos is a layer, and only backends can be checked");
   expect_wrong_use({"chaos"}, "chaos is a layer, and only backends can be checked");

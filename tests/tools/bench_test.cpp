@@ -63,6 +63,17 @@ TEST(Bench, MeasuresAndVerifiesEveryOperation) {
   }
 }
 
+#if defined(BACKPLANE_TEST_shm) && defined(BACKPLANE_TEST_zmq)
+TEST(Bench, MeasuresComposites) {
+  const Words words = {"--backend", "shm+zmq?io_threads=1", "-n", "3", "--operation", kAll, "--sizes", "4,64K"};
+  Words checked = bench(words);
+  checked.emplace_back("--check");
+  const Outcome outcome = run(checked, {{{"BACKPLANE_IMAGINED_HOSTS", "0,1,0"}}});
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+}
+#endif
+
 TEST(Bench, ComputesBandwidthLikeNcclTests) {
   const ScopedDirectory place;
   const Outcome outcome = run(bench({"--backend", "inproc", "-n", "4", "--operation", "all_reduce,all_gather,broadcast",
@@ -316,6 +327,12 @@ TEST(Bench, RejectsInvalidArguments) {
     EXPECT_TRUE(contains(outcome.err, sentence)) << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   }
+  const Outcome nothing = run({"bench", "--backend", "none"});
+  EXPECT_EQ(nothing.code, 1);
+  EXPECT_TRUE(contains(nothing.err, "there is nothing to measure: name a peer with --peer")) << nothing.err;
+  const Outcome unknown_part = run({"bench", "--backend", "inproc+nope"});
+  EXPECT_EQ(unknown_part.code, 1);
+  EXPECT_TRUE(contains(unknown_part.err, "unknown backend 'nope'")) << unknown_part.err;
   const Outcome unknown = run({"bench", "--backend", "nope"});
   EXPECT_EQ(unknown.code, 1);
   EXPECT_TRUE(contains(unknown.err, "unknown backend 'nope'")) << unknown.err;

@@ -105,7 +105,8 @@ void check_pinning(const BenchSettings& settings) {
 }
 
 std::vector<BenchJob> find_jobs(const BenchSettings& settings, int ranks, std::vector<Skipped>& skipped) {
-  std::vector<BenchJob> jobs = backend_jobs(settings.backends, ranks);
+  std::vector<BenchJob> jobs;
+  if (settings.backends != Strings{"none"}) jobs = backend_jobs(settings.backends, ranks);
   for (BenchJob& job : jobs) {
     if (!settings.registered) break;
     Strings targets;
@@ -127,6 +128,10 @@ std::vector<BenchJob> find_jobs(const BenchSettings& settings, int ranks, std::v
       if (failure.exit_code() == kWrongUse) throw;
       skipped.push_back({fmt::format("peer {}", peer), failure.what()});
     }
+  }
+  if (jobs.empty()) {
+    const std::string why = skipped.empty() ? "name a peer with --peer" : skipped.front().reason;
+    throw Failure(kFailed, fmt::format("there is nothing to measure: {}", why));
   }
   return jobs;
 }
@@ -207,8 +212,9 @@ void add_measuring_options(CLI::App* command, BenchSettings& settings) {
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->option_text("N,... (2)");
-  add_repeatable(command, "--backend", settings.backends, "BACKEND",
-                 "A backend, as in 'gloo?iface=lo'; repeatable. Default: all that are viable");
+  add_repeatable(
+      command, "--backend", settings.backends, "BACKEND",
+      "A backend, as in 'gloo?iface=lo' or shm+gloo; repeatable. Default: all that are viable; none: peers alone");
   add_repeatable(command, "--peer", settings.peers, "NAME", "Another library to measure beside them; repeatable");
   command->add_option("--operation", settings.operations, "Operations to measure")
       ->delimiter(',')

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stdexcept>
 #include <system_error>
 
@@ -31,7 +32,13 @@ namespace fs = std::filesystem;
 
 bool has(const Json& names, const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); }
 
-std::string id_of(const std::string& selection) { return selection.substr(0, selection.find('?')); }
+// The backends that a selection names: one, or those of a composite.
+std::vector<std::string> ids_of(const std::string& selection) {
+  std::vector<std::string> ids;
+  std::istringstream parts(selection);
+  for (std::string part; std::getline(parts, part, '+');) ids.push_back(part.substr(0, part.find('?')));
+  return ids;
+}
 
 // True if the ranks of this backend must be threads of one process. Throws Failure if it cannot be measured here.
 bool in_one_process(const std::string& id) {
@@ -130,7 +137,8 @@ std::vector<BenchJob> backend_jobs(const std::vector<std::string>& names, int ra
   std::vector<std::string> threads;
   if (names.empty()) processes = viable_backends();
   for (const std::string& name : names) {
-    const bool together = name != "auto" && in_one_process(id_of(name));
+    const std::vector<std::string> ids = ids_of(name);
+    const bool together = name != "auto" && std::count_if(ids.begin(), ids.end(), in_one_process) > 0;
     (together ? threads : processes).push_back(name);
   }
   std::vector<BenchJob> jobs;

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <sstream>
 #include <utility>
 
 #include "backplane/process_group.hpp"
@@ -25,6 +26,14 @@ constexpr uint32_t kTagBits = 32;  // the API's tags are below 2^32
 std::string& selection() {
   static std::string text;
   return text;
+}
+
+// The ids of the backends below: one, or those of a composite.
+std::vector<std::string> backends_below() {
+  std::vector<std::string> ids;
+  std::istringstream parts(selection());
+  for (std::string part; std::getline(parts, part, '+');) ids.push_back(part.substr(0, part.find('?')));
+  return ids;
 }
 
 // The harness's table while the group exists.
@@ -339,15 +348,15 @@ std::string percent_encoded(const std::string& value) {
 
 }  // namespace
 
-const bp_plugin* api_plugin(const std::string& id, const std::map<std::string, std::string>& options) {
-  static const std::string name = id;
+const bp_plugin* api_plugin(const std::string& below, const std::map<std::string, std::string>& options) {
+  selection() = below;
+  static const std::string name = below;
   static const bp_backend* const backends[] = {&api_backend()};
   static const bp_plugin plugin = {sizeof(bp_plugin), BP_MAGIC, BP_ABI_MINOR, 0, "Backplane (C++ API)", backends, 1, 0};
   api_backend().id = name.c_str();
   api_backend().version = bp_version();
-  selection() = id;
   for (const auto& [key, value] : options) {
-    selection() += fmt::format("{}{}={}", selection() == id ? '?' : '&', key, percent_encoded(value));
+    selection() += fmt::format("{}{}={}", selection() == below ? '?' : '&', key, percent_encoded(value));
   }
   return &plugin;
 }
@@ -363,15 +372,22 @@ std::map<std::string, conformance::KnownFailure> api_differences() {
 }
 
 void load_api_backend() {
-  bp_error err;
-  bp_error_init(&err);
-  const bp_backend_type* type = nullptr;
-  if (bp_backend_lookup(nullptr, api_backend().id, &type, &err) != BP_OK) throw Failure(kFailed, err.text);
-  const bp_backend& below = *bp_backend_type_descriptor(type);
-  constexpr uint32_t kAbilities = BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG | BP_BACKEND_AUTONOMOUS |
-                                  BP_BACKEND_THREADS | BP_BACKEND_LOCAL | BP_BACKEND_ONE_PROCESS | BP_BACKEND_ONE_WORLD;
-  api_backend().flags |= below.flags & kAbilities;
-  if (below.tag_bits != 0) api_backend().tag_bits = std::min(kTagBits, below.tag_bits - 1);  // the core's has one more
+  constexpr uint32_t kAbilities =
+      BP_BACKEND_TAGS | BP_BACKEND_ANY_SOURCE | BP_BACKEND_ANY_TAG | BP_BACKEND_AUTONOMOUS | BP_BACKEND_THREADS;
+  constexpr uint32_t kLimits = BP_BACKEND_LOCAL | BP_BACKEND_ONE_PROCESS | BP_BACKEND_ONE_WORLD;
+  uint32_t abilities = kAbilities;
+  for (const std::string& id : backends_below()) {
+    bp_error err;
+    bp_error_init(&err);
+    const bp_backend_type* type = nullptr;
+    if (bp_backend_lookup(nullptr, id.c_str(), &type, &err) != BP_OK) throw Failure(kFailed, err.text);
+    const bp_backend& below = *bp_backend_type_descriptor(type);
+    abilities &= below.flags;
+    api_backend().flags |= below.flags & kLimits;
+    if (below.tag_bits == 0) continue;
+    api_backend().tag_bits = std::min(api_backend().tag_bits, below.tag_bits - 1);  // the core's has one more
+  }
+  api_backend().flags |= abilities;
 }
 
 }  // namespace backplane::tool

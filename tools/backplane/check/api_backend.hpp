@@ -12,9 +12,9 @@
 
 namespace backplane::tool {
 
-// A plugin table with one backend, named like the one below it. `options` are those of the backend below. Call once,
-// before ranks start. The result is static.
-const bp_plugin* api_plugin(const std::string& id, const std::map<std::string, std::string>& options);
+// A plugin table with one backend, named like the one below it, a backend's id or a composite with options. `options`
+// are those of the backend below. Call once, before ranks start. The result is static.
+const bp_plugin* api_plugin(const std::string& below, const std::map<std::string, std::string>& options);
 
 // The cases that fail over every backend because the API offers less than the plugin ABI, with the reasons.
 std::map<std::string, conformance::KnownFailure> api_differences();

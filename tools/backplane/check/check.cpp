@@ -48,7 +48,8 @@ Examples:
   backplane check zmq --filter p2p --filter 'collectives.all-*'
   backplane check gloo --option iface=lo --format junit -o report.xml
   backplane check --torch gloo -n 2 --timeout-scale 3
-  backplane check --api shm -n 2)";
+  backplane check --api shm -n 2
+  BACKPLANE_IMAGINED_HOSTS=0,0,1,1 backplane check --api shm+gloo)";
 
 struct CheckSettings {
   std::string subject;
@@ -201,7 +202,12 @@ int check(const CheckSettings& settings) {
   suite.pmix_server = pmix_server();
   FoundSubject found =
       find_subject(settings.subject, settings.backend, key_values(settings.options), settings.timeout_scale);
-  if (settings.api) test_api(found, suite);
+  if (settings.api) {
+    test_api(found, suite);
+  } else if (found.is_composite) {
+    throw Failure(kWrongUse, fmt::format("{} is a composite of the core, not a plugin; check it with --api",
+                                         printable(settings.subject)));
+  }
   for (const std::string& file : {settings.output, settings.badge}) {
     if (!file.empty()) write_report(file, "");  // reports an unwritable file before the check
   }

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "backplane/backplane.h"
 #include "common/failure.hpp"
@@ -180,12 +181,32 @@ FoundSubject named_subject(const std::string& name, const std::string& backend,
   return found;
 }
 
+// "shm+gloo?iface=lo". The core parses the options.
+FoundSubject composite_subject(const std::string& name, const std::map<std::string, std::string>& options,
+                               double timeout_scale) {
+  if (!options.empty()) {
+    throw Failure(kWrongUse, fmt::format("--option {}: write the options of a composite behind its backends, as in "
+                                         "'shm+gloo?iface=lo'",
+                                         printable(options.begin()->first)));
+  }
+  FoundSubject found;
+  std::istringstream parts(name);
+  for (std::string part; found.refusal.empty() && std::getline(parts, part, '+');) {
+    found = named_subject(part.substr(0, part.find('?')), "", {}, timeout_scale);
+  }
+  found.subject = {};
+  found.subject.backend = name;
+  found.is_composite = true;
+  return found;
+}
+
 }  // namespace
 
 FoundSubject find_subject(const std::string& what, const std::string& backend,
                           const std::map<std::string, std::string>& options, double timeout_scale) {
-  return is_path(what) ? file_subject(what, backend, options, timeout_scale)
-                       : named_subject(what, backend, options, timeout_scale);
+  if (is_path(what)) return file_subject(what, backend, options, timeout_scale);
+  if (what.find('+') != std::string::npos) return composite_subject(what, options, timeout_scale);
+  return named_subject(what, backend, options, timeout_scale);
 }
 
 }  // namespace backplane::tool
