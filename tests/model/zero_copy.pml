@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Zero-copy buffers in collectives: ZeroCopy (zero_copy.cpp), ReducingCollectives::all_reduce_zero_copy and
- * reduce_in_shares (collectives_reduce.cpp). Ranks alternate between reduce to rank 0 and all_reduce. In each collective
- * each rank chooses whether it exposes its buffers, and whether its output consists of whole pages. If not, other ranks
- * do not write all of it, and its owner fetches the rest. After the collective a rank writes into its buffers and
- * continues.
+ * reduce_in_shares (collectives_reduce.cpp). Ranks alternate between reduce to rank 0 and all_reduce. In each
+ * collective each rank chooses whether it exposes its buffers, and whether its output consists of whole pages. If not,
+ * other ranks do not write all of it, and its owner fetches the rest. After the collective a rank writes into its
+ * buffers and continues.
  *
  * Steps are numbers here; steps.pml models their slots. A rank owns a share of the result, one cell. Its input in
  * collective t is t.
