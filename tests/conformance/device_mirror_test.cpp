@@ -75,10 +75,10 @@ void use_two_pieces(Rank& rank) {
   bp_op first = send_op(0, 1, &value, sizeof value);
   bp_op second = first;
   bp_op third = first;
-  const auto mirror = rank.mirror(memory, &first);
-  const auto other = rank.mirror(memory, &second);
+  const auto first_mirror = mirror(rank, memory, &first);
+  const auto other = mirror(rank, memory, &second);
   rank.check(first.input.memory == BP_CUDA && second.input.data != first.input.data, "two stand-ins", "one");
-  rank.mirror(memory, &third);
+  mirror(rank, memory, &third);
   rank.check(false, "nothing", "a third stand-in");
 }
 

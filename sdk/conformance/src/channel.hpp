@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,10 @@ struct Record {
   Kind kind = kFinding;
   int32_t member = -1;
   std::vector<std::string> fields;
+
+  // The field, or "" and 0 if there is none.
+  std::string text(size_t i) const { return i < fields.size() ? fields[i] : std::string(); }
+  int64_t number(size_t i) const { return std::strtoll(text(i).c_str(), nullptr, 10); }
 };
 
 // Writes records to a pipe; any thread. A pipe without a reader is no error: the supervisor has ended the case.

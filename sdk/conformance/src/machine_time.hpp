@@ -25,8 +25,8 @@ class Stopwatch {
   using Waits = std::map<pid_t, Nanoseconds>;  // by thread
   static Waits waits();
 
-  const Waits before_ = waits();
-  const Nanoseconds begin_ = now();
+  Waits before_ = waits();
+  Nanoseconds begin_ = now();
 };
 
 // How many times as long as usual a process may need for its work: from 1 on an idle machine to 8, in proportion to

@@ -10,6 +10,7 @@
 #include "async_support.hpp"
 #include "collectives_call.hpp"
 #include "death_after.hpp"
+#include "endings.hpp"
 #include "groups.hpp"
 
 namespace backplane::conformance {
@@ -19,14 +20,13 @@ constexpr size_t kLarge = size_t{4} << 20;  // larger than any eager limit
 
 using End = void (*)(Rank& rank);
 
-void by_kill(Rank& rank) { rank.die(SIGKILL); }
-void by_fault(Rank& rank) { rank.die(SIGSEGV); }
-void by_stop(Rank& rank) { rank.freeze(-1); }
+void by_kill(Rank& rank) { die(rank, SIGKILL); }
+void by_fault(Rank& rank) { die(rank, SIGSEGV); }
+void by_stop(Rank& rank) { freeze(rank, -1); }
 
 [[noreturn]] void die_when_ready(Rank& rank, Deaths& deaths, End end) {
   rank.step("waiting for its end");
   deaths.await_ready();
-  deaths.record_death_time();
   end(rank);
   rank.harness_error("a rank that should have ended is still running");
 }
@@ -54,8 +54,8 @@ void idle(Rank& rank) {
 }
 
 // A small recv from each victim, a large send to it, and a wait for a survivor are in flight when they die.
-void mid_operation(Rank& rank, const std::vector<int32_t>& victims, End end, Nanoseconds notice = 0) {
-  Deaths deaths(rank, victims, notice);
+void mid_operation(Rank& rank, const std::vector<int32_t>& victims, End end) {
+  Deaths deaths(rank, victims);
   auto agent = rank.open({}, true);
   exchange(rank, *agent, 1, 1000);
   rank.barrier();
@@ -114,12 +114,11 @@ void non_neighbour(Rank& rank) {
 }
 
 // Dies at a random moment while the caller continues.
-std::thread die_soon(Rank& rank, Deaths& deaths, int most_milliseconds) {
+std::thread die_soon(Rank& rank, int most_milliseconds) {
   const int delay = static_cast<int>(rank.random()() % static_cast<uint64_t>(most_milliseconds + 1));
-  return std::thread([&rank, &deaths, delay] {
+  return std::thread([&rank, delay] {
     poll(nullptr, 0, delay);
-    deaths.record_death_time();
-    rank.die(SIGKILL);
+    die(rank, SIGKILL);
   });
 }
 
@@ -136,7 +135,7 @@ void mid_collective(Rank& rank) {
   op.output = {out.data(), out.size(), BP_HOST, 0};
   rank.barrier();
   std::thread killer;
-  if (deaths.doomed()) killer = die_soon(rank, deaths, 20);
+  if (deaths.doomed()) killer = die_soon(rank, 20);
   rank.step("in all_reduce when a rank dies");
   Outcome outcome;
   for (op.seq = 1; outcome.ok(); ++op.seq) {
@@ -151,7 +150,7 @@ void mid_collective(Rank& rank) {
 // A native collective in flight, in a group of its own.
 struct InFlight {
   InFlight(Rank& rank, uint32_t op) : group(rank, in_space(fmt::format("group for {}", op_name(op)))), op(op) {
-    rank.guard(group.agent());
+    rank.monitor().guard(group.agent());
   }
   void submit(const Rank& rank) {
     call = std::make_unique<Call>(usual_shape(*group.native(op), 100), rank.id(), rank.size());
@@ -190,11 +189,10 @@ void die_in_init(Rank& rank, bool before) {
   plan.timeout = 2 * kSecond;
   rank.barrier();
   if (deaths.doomed() && before) {
-    deaths.record_death_time();
-    rank.die(SIGKILL);
+    die(rank, SIGKILL);
   }
   std::thread killer;
-  if (deaths.doomed()) killer = die_soon(rank, deaths, 3);
+  if (deaths.doomed()) killer = die_soon(rank, 3);
   const Stopwatch watch;
   Outcome outcome;
   std::unique_ptr<Agent> agent = rank.try_open(plan, outcome, true);
@@ -224,7 +222,7 @@ void short_stop(Rank& rank) {
     const size_t bytes = round % 2 == 0 ? 100 : 300'000;
     if (round == 4) {
       rank.step("exchanging messages while one rank stands still for two seconds");
-      if (rank.id() == sleeper) rank.freeze(2 * kSecond);
+      if (rank.id() == sleeper) freeze(rank, 2 * kSecond);
     }
     exchange(rank, *agent, round, bytes);
   }
@@ -252,7 +250,7 @@ void clean_exit(Rank& rank) {
       rank.publish(fmt::format("done/{}", peer), std::to_string(done));
     }
     agent->close();
-    rank.depart();
+    depart(rank);
   }
   std::vector<std::vector<char>> received(kMessages, std::vector<char>(kBytes));
   std::vector<Pending> pending;
@@ -317,7 +315,7 @@ std::vector<Case> death_cases() {
           three, slow),
       Case(
           "sigstop", "abort ends the others' operations when a rank is stopped for ever",
-          [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_stop, rank.scaled(kSecond)); }, two, slow),
+          [](Rank& rank) { mid_operation(rank, {1 % rank.size()}, by_stop); }, two, slow),
       Case("short-stop", "a rank that is stopped for two seconds does not count as dead", short_stop, two, slow),
       Case(
           "segfault", "the others survive a rank that crashes",

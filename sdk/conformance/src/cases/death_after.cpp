@@ -2,7 +2,9 @@
 #include "death_after.hpp"
 
 #include <algorithm>
-#include <cstdlib>
+#include <optional>
+
+#include "async_support.hpp"
 
 namespace backplane::conformance {
 namespace {
@@ -12,8 +14,7 @@ constexpr Nanoseconds kDestroyLimit = 5 * kSecond;
 
 }  // namespace
 
-Deaths::Deaths(Rank& rank, std::vector<int32_t> victims, Nanoseconds notice)
-    : rank_(rank), victims_(std::move(victims)), notice_(notice) {
+Deaths::Deaths(Rank& rank, std::vector<int32_t> victims) : rank_(rank), victims_(std::move(victims)) {
   for (int32_t other = 0; other < rank.size(); ++other) {
     if (!is_victim(other)) survivors_.push_back(other);
   }
@@ -40,17 +41,6 @@ void Deaths::await_ready() {
   for (const int32_t other : survivors_) rank_.await_value(fmt::format("ready/{}", other));
 }
 
-void Deaths::record_death_time() { rank_.publish(fmt::format("death/{}", rank_.id()), std::to_string(now())); }
-
-Nanoseconds Deaths::since() {
-  Nanoseconds last = 0;
-  for (const int32_t victim : victims_) {
-    last = std::max<Nanoseconds>(last,
-                                 std::strtoll(rank_.await_value(fmt::format("death/{}", victim)).c_str(), nullptr, 10));
-  }
-  return now() - last - notice_;
-}
-
 bool Deaths::names_victim(const Outcome& outcome) const {
   if (is_victim(outcome.error.peer_rank)) return true;
   const std::string text = outcome.text();
@@ -60,12 +50,16 @@ bool Deaths::names_victim(const Outcome& outcome) const {
 }
 
 void Deaths::expect_out(const Outcome& outcome, const std::string& what, bool named) {
-  const Nanoseconds late = since();
+  const Nanoseconds end = now();
+  const std::string step = rank_.world().step(rank_.id());
+  await_loss();
+  std::optional<Stopwatch> abort;
+  poll_until(rank_.hang_limit(10 * kSecond), [&] { return (abort = rank_.monitor().first_abort()).has_value(); });
+  if (!abort) rank_.harness_error("the monitor has not noticed the loss of a rank");
+  rank_.step(step);
   rank_.check(outcome.status == BP_PEER_LOST,
               fmt::format("{} ends with BP_PEER_LOST when rank {} is lost", what, victims_.front()), outcome.text());
-  rank_.check(late <= rank_.scaled(kLimit),
-              fmt::format("{} ends within {} ms of the loss", what, rank_.scaled(kLimit) / kMillisecond),
-              fmt::format("it took {} ms", late / kMillisecond));
+  rank_.check_time(abort->took(end), rank_.scaled(kLimit), fmt::format("the loss of a rank ends {}", what));
   if (named && outcome.status == BP_PEER_LOST) {
     rank_.check(names_victim(outcome), fmt::format("the error names rank {}", victims_.front()), outcome.text());
   }

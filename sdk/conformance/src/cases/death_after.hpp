@@ -15,8 +15,7 @@ namespace backplane::conformance {
 // The ranks that die in a case, and what the survivors must observe.
 class Deaths {
  public:
-  // `notice`: how long it takes until a death counts as one (a stopped process), scaled by the caller.
-  Deaths(Rank& rank, std::vector<int32_t> victims, Nanoseconds notice = 0);
+  Deaths(Rank& rank, std::vector<int32_t> victims);
 
   bool doomed() const { return is_victim(rank_.id()); }
   bool is_victim(int32_t rank) const;
@@ -29,12 +28,9 @@ class Deaths {
   // Survivors report that they are ready. A victim waits for all of them.
   void ready();
   void await_ready();
-  // Called by a victim just before it dies; starts the clock.
-  void record_death_time();
 
-  // The time since the deaths. Survivors must return within 2 s (scaled).
-  Nanoseconds since();
-  // An operation that could not succeed has ended in time, with BP_PEER_LOST. If `named`, the error names a victim.
+  // An operation of a guarded agent that could not succeed has just ended: with BP_PEER_LOST, and at most 2 s (scaled)
+  // after the monitor has aborted the agent because a victim died. If `named`, the error names a victim.
   void expect_out(const Outcome& outcome, const std::string& what, bool named);
   // Waits until the harness has marked all victims as lost.
   void await_loss();
@@ -49,7 +45,6 @@ class Deaths {
 
   Rank& rank_;
   const std::vector<int32_t> victims_;
-  const Nanoseconds notice_;
   std::vector<int32_t> survivors_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "async_support.hpp"
 #include "death_after.hpp"
+#include "endings.hpp"
 #include "groups.hpp"
 
 namespace backplane::conformance {
@@ -60,9 +61,9 @@ void leave_before_recv(Rank& rank) {
                             : sent == 0 ? "no send is done before its recv"
                                         : "");
     close_quickly(rank, std::move(agent));
-    rank.depart();
+    depart(rank);
   }
-  if (rank.id() == 0) rank.freeze(kStandstillOfReceiver);
+  if (rank.id() == 0) freeze(rank, kStandstillOfReceiver);
   deaths.await_loss();
   const uint64_t done = std::strtoull(rank.await_value(fmt::format("done/{}", rank.id())).c_str(), nullptr, 10);
   for (uint64_t number = 0; number < done; ++number) {

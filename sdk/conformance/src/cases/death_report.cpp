@@ -3,6 +3,7 @@
 
 #include "async_support.hpp"
 #include "death_after.hpp"
+#include "endings.hpp"
 #include "groups.hpp"
 
 namespace backplane::conformance {
@@ -17,7 +18,7 @@ void report(Rank& rank) {
   rank.barrier();
   if (deaths.doomed()) {
     deaths.await_ready();
-    rank.die(SIGKILL);
+    die(rank, SIGKILL);
   }
   rank.require(agent->host().reports().empty(), "no report_failure before a rank dies", "one");
   deaths.ready();

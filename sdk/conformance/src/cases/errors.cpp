@@ -71,8 +71,8 @@ void null_report(Rank& rank) {
   rank.step("submitting, testing and waiting with err = NULL");
   bp_op recv = recv_op(rank.previous(), 1, small.data(), small.size());
   bp_op send = send_op(rank.next(), 1, large.data(), large.size());
-  const auto recv_twin = rank.mirror(agent->mirrors(), &recv);
-  const auto send_twin = rank.mirror(agent->mirrors(), &send);
+  const auto recv_twin = mirror(rank, agent->mirrors(), &recv);
+  const auto send_twin = mirror(rank, agent->mirrors(), &send);
   bp_work* receiving = nullptr;
   bp_work* sending = nullptr;
   rank.require(api.submit(agent->self(), &recv, &receiving, nullptr) == BP_OK, "submit of a recv succeeds",

@@ -35,8 +35,8 @@ void untouched(Rank& rank) {
   const std::vector<uint8_t> sent = bytes_of(static_cast<uint64_t>(rank.id()), 100);
   bp_op recv = recv_op(rank.previous(), 1, got.data(), got.size());
   bp_op send = send_op(rank.next(), 1, sent.data(), sent.size());
-  const auto recv_twin = rank.mirror(agent->mirrors(), &recv);
-  const auto send_twin = rank.mirror(agent->mirrors(), &send);
+  const auto recv_twin = mirror(rank, agent->mirrors(), &recv);
+  const auto send_twin = mirror(rank, agent->mirrors(), &send);
   bp_work* receiving = nullptr;
   bp_work* sending = nullptr;
   bp_error error = used_report();
@@ -102,7 +102,7 @@ void longer(Rank& rank) {
   const std::vector<uint8_t> large(100, 1);
   rank.step("failing with a report that is longer than known");
   bp_op recv = recv_op(rank.previous(), 1, small.data(), small.size());
-  const auto recv_twin = rank.mirror(agent->mirrors(), &recv);
+  const auto recv_twin = mirror(rank, agent->mirrors(), &recv);
   bp_work* receiving = nullptr;
   LongReport ok;
   rank.require(api.submit(agent->self(), &recv, &receiving, &ok.error) == BP_OK, "submit of a recv succeeds",

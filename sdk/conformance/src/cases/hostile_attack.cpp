@@ -23,6 +23,7 @@ constexpr int kMoment = 20;              // milliseconds
 constexpr Nanoseconds kAttack = kSecond;
 constexpr Nanoseconds kStandstill = 7 * kSecond / 5;  // shorter than the longest attack
 constexpr uint64_t kMemory = 64 << 20;                // bytes that an attack may cost a rank
+constexpr size_t kMoreThreads = 12;                   // fewer than the connections of any attack
 constexpr uint64_t kMostRounds = 1'000'000;
 
 bool wait_for(int socket, short events, int milliseconds = kMoment) {
@@ -193,8 +194,12 @@ void defend(Rank& rank) {
              fmt::format("resident memory grew by {} MiB", (after - std::min(memory, after)) >> 20));
   Footprint only_descriptors = before;
   only_descriptors.shared = shared_memory();
-  const std::string left = left_behind(only_descriptors, rank.hang_limit(8 * kSecond));
+  only_descriptors.running = threads();  // a core may keep those that it has started for calls
+  const std::string left = left_behind(only_descriptors, rank.scaled(8 * kSecond));
   rank.check(left.empty(), "connections that the attacker closes are closed", left);
+  rank.check(threads().size() < before.running.size() + kMoreThreads, "no thread for each connection is left",
+             fmt::format("there were {} threads, now {}", before.running.size(), threads().size()));
+  rank.barrier();  // the other ranks may have waited for the end of their connections
   rank.step("exchanging messages after an attack");
   exchange(rank, *agent, 1, 300'000);
   rank.barrier();

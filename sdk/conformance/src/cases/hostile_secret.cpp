@@ -27,6 +27,7 @@
 
 #include "backplane/base/descriptor.hpp"
 #include "death_after.hpp"
+#include "endings.hpp"
 #include "hostile_attack.hpp"
 #include "process_traffic.hpp"
 
@@ -163,7 +164,7 @@ void be_replaced(Rank& rank, int32_t turn, bool secure) {
     await_listening(rank);
     poll(nullptr, 0, static_cast<int>(rank.scaled(kPublishTime) / kMillisecond));
     rank.publish(fmt::format("place/{}", turn), listening_address());
-    rank.die(SIGKILL);
+    die(rank, SIGKILL);
   });
   const auto agent = open(rank, plan_of(their_space(turn), turn, secure));
   for (;;) pause();

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "death_after.hpp"
+#include "endings.hpp"
 #include "finalize.hpp"
 #include "groups.hpp"
 #include "output_capture.hpp"
@@ -94,7 +95,7 @@ void one_killed(Rank& rank) {
   auto agent = rank.open({}, true);
   exchange(rank, *agent, 1, 1'000'000);
   rank.barrier();
-  if (rank.id() == victim) rank.die(SIGKILL);
+  if (rank.id() == victim) die(rank, SIGKILL);
   deaths.await_loss();
   agent->abort(BP_PEER_LOST, victim, "a rank is lost");
   close_quickly(rank, std::move(agent));
@@ -121,7 +122,7 @@ void all_killed(Rank& rank) {
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1'000'000);
   rank.barrier();
-  rank.die(SIGKILL);
+  die(rank, SIGKILL);
 }
 
 // Calls finalize as the core does at the end of a process. The supervisor observes the end itself.

@@ -86,7 +86,7 @@ RawInit::RawInit(Rank& rank, std::string space, int32_t rank_in_group, int32_t w
       world_(rank.world()),
       host_(world_, space_, [](uint32_t, const char*) {}),
       table_(*host_.table()) {
-  rank.expect_world(rank_in_group, world_size);
+  expect_world(rank, rank_in_group, world_size);
   table_.ctx = this;
   table_.log = Watched::log;
   table_.abort_requested = Watched::abort_requested;

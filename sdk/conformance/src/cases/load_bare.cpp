@@ -157,8 +157,8 @@ void BareAgent::exchange(uint64_t flags) {
   const Shaped<bp_error> recv_error(shape_, fresh_error());
   bp_op plain_send = send_op(next, 7, &sent, sizeof sent);
   bp_op plain_recv = recv_op(previous, 7, &received, sizeof received, result.get());
-  const auto send_twin = rank_.mirror(mirrors_, &plain_send);
-  const auto recv_twin = rank_.mirror(mirrors_, &plain_recv);
+  const auto send_twin = mirror(rank_, mirrors_, &plain_send);
+  const auto recv_twin = mirror(rank_, mirrors_, &plain_recv);
   const Shaped<bp_op> send(shape_, plain_send);
   const Shaped<bp_op> recv(shape_, plain_recv);
   recv->flags = flags;
@@ -185,7 +185,7 @@ void BareAgent::collective(const bp_capability& capability, uint64_t seq) {
   const Call call(usual_shape(capability, 100), own_, size_);
   bp_op plain = call.op();
   plain.seq = seq;
-  const auto twin = rank_.mirror(mirrors_, &plain);
+  const auto twin = mirror(rank_, mirrors_, &plain);
   const Shaped<bp_op> op(shape_, plain);
   const Shaped<bp_error> error(shape_, fresh_error());
   bp_work* work = nullptr;

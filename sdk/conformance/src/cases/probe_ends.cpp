@@ -7,6 +7,7 @@
 #include <array>
 
 #include "death_after.hpp"
+#include "endings.hpp"
 #include "groups.hpp"
 #include "probe_support.hpp"
 
@@ -120,8 +121,7 @@ void after_death(Rank& rank) {
     }
     rank.publish("sent", all ? "all" : "not all");
     deaths.await_ready();
-    deaths.record_death_time();
-    rank.die(SIGKILL);
+    die(rank, SIGKILL);
   }
   if (rank.id() != 0) {
     deaths.ready();

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "death_after.hpp"
+#include "endings.hpp"
 #include "groups.hpp"
 #include "proc.hpp"
 #include "process_traffic.hpp"
@@ -98,7 +99,7 @@ void sigpipe(Rank& rank) {
   auto agent = rank.open();
   exchange(rank, *agent, 1, 1000);
   rank.barrier();
-  if (rank.id() == victim) rank.die(SIGKILL);
+  if (rank.id() == victim) die(rank, SIGKILL);
   rank.step("sending to a rank that has died");
   const std::vector<char> data(200'000);
   Outcome outcome;
