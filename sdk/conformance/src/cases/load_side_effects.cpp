@@ -7,7 +7,7 @@
 
 #include "../proc.hpp"
 #include "groups.hpp"
-#include "init_plan.hpp"
+#include "init_groups.hpp"
 #include "load_open.hpp"
 #include "output_capture.hpp"
 
@@ -55,17 +55,6 @@ void unknown_extension_null(Rank& rank) {
   }
 }
 
-// Sends around the ring.
-void ring(Rank& rank, Agent& agent, uint32_t salt) {
-  const uint32_t sent = salt + static_cast<uint32_t>(rank.id());
-  uint32_t received = 0;
-  Pending sending = agent.isend(rank.next(), 3, &sent, sizeof sent);
-  rank.require_ok(agent.recv(rank.previous(), 3, &received, sizeof received), "a recv");
-  rank.require_ok(sending.finish(20 * kSecond), "a send");
-  rank.require(received == salt + static_cast<uint32_t>(rank.previous()), "the message of the rank before",
-               std::to_string(received));
-}
-
 const bp_backend* same_backend(const bp_plugin& plugin, const char* id) {
   for (uint32_t i = 0; i < plugin.backend_count; ++i) {
     if (std::strcmp(plugin.backends[i]->id, id) == 0) return plugin.backends[i];
@@ -90,14 +79,14 @@ void two_copies(Rank& rank) {
   rank.require_ok(outcome, "init of the copy");
   rank.step("sending in both copies");
   for (int round = 0; round < 3; ++round) {
-    ring(rank, *first, 1000);
-    ring(rank, second, 2000);
+    init::ring(rank, *first, 1000);
+    init::ring(rank, second, 2000);
   }
   rank.barrier();
   first->close();
   rank.step("sending in the copy after the first has ended");
   rank.barrier();
-  ring(rank, second, 3000);
+  init::ring(rank, second, 3000);
 }
 
 // Starts and ends `count` groups and checks that no resource grows. All ranks make the same number of groups. `budget`

@@ -60,34 +60,37 @@ class Series {
   std::vector<Pending> sends_;
 };
 
+// Receives the messages of the previous rank in their order: each by its own tag, or all by any tag.
+void receive_series(VerifiedAgent& verified, bool by_any_tag, bool early, uint64_t flags) {
+  Rank& rank = verified.rank();
+  rank.step(fmt::format("receiving {}, the {} first{}", by_any_tag ? "any tag" : "by tag", early ? "recvs" : "sends",
+                        flags != 0 ? ", BP_OP_SYNC" : ""));
+  Series series(verified);
+  std::vector<Guarded> inputs;
+  std::vector<bp_result> results(kCount, make_result());
+  std::vector<Pending> recvs;
+  if (!early) series.send();
+  rank.barrier();
+  for (uint64_t i = 0; i < kCount; ++i) {
+    const Guarded& input = inputs.emplace_back(by_any_tag ? 200'000 : size_of(i));
+    const uint64_t tag = by_any_tag ? BP_ANY_TAG : kTags[i];
+    recvs.push_back(verified.recv(rank.previous(), tag, input.data(), input.size(), &results[i], flags));
+  }
+  rank.barrier();
+  if (early) series.send();
+  for (uint64_t i = 0; i < kCount; ++i) {
+    const std::string what = fmt::format("recv {} {}", i, by_any_tag ? "of any tag" : "by tag");
+    verified.finish(recvs[i], what);
+    series.expect(what, i, inputs[i], results[i]);
+  }
+  series.finish();
+}
+
 void result_tag(Rank& rank) {
   VerifiedAgent verified(rank);
-  for (const bool early : {true, false}) {
-    for (const uint64_t flags : {uint64_t{0}, uint64_t{BP_OP_SYNC}}) {
-      rank.step(
-          fmt::format("receiving by tag, the {} first{}", early ? "recvs" : "sends", flags != 0 ? ", BP_OP_SYNC" : ""));
-      if (early && flags != 0) continue;
-      Series series(verified);
-      std::vector<Guarded> inputs;
-      std::vector<bp_result> results(kCount, make_result());
-      std::vector<Pending> recvs;
-      if (!early) series.send();
-      rank.barrier();
-      for (uint64_t i = 0; i < kCount; ++i) {
-        inputs.emplace_back(size_of(i));
-        recvs.push_back(
-            verified.recv(rank.previous(), kTags[i], inputs[i].data(), inputs[i].size(), &results[i], flags));
-      }
-      rank.barrier();
-      if (early) series.send();
-      for (uint64_t i = 0; i < kCount; ++i) {
-        const std::string what = fmt::format("a recv of tag {}", kTags[i]);
-        verified.finish(recvs[i], what);
-        series.expect(what, i, inputs[i], results[i]);
-      }
-      series.finish();
-    }
-  }
+  receive_series(verified, false, true, 0);
+  receive_series(verified, false, false, 0);
+  receive_series(verified, false, false, BP_OP_SYNC);
   uint64_t word = 17;
   bp_result result = make_result();
   Pending send = verified.send(rank.id(), 9, &word, 8);
@@ -99,27 +102,7 @@ void result_tag(Rank& rank) {
 
 void any_tag(Rank& rank) {
   VerifiedAgent verified(rank);
-  for (const bool early : {true, false}) {
-    rank.step(fmt::format("receiving any tag, the {} first", early ? "recvs" : "sends"));
-    Series series(verified);
-    std::vector<Guarded> inputs;
-    std::vector<bp_result> results(kCount, make_result());
-    std::vector<Pending> recvs;
-    if (!early) series.send();
-    rank.barrier();
-    for (uint64_t i = 0; i < kCount; ++i) {
-      inputs.emplace_back(200'000);
-      recvs.push_back(verified.recv(rank.previous(), BP_ANY_TAG, inputs[i].data(), inputs[i].size(), &results[i]));
-    }
-    rank.barrier();
-    if (early) series.send();
-    for (uint64_t i = 0; i < kCount; ++i) {
-      const std::string what = fmt::format("recv {} of any tag", i);
-      verified.finish(recvs[i], what);
-      series.expect(what, i, inputs[i], results[i]);
-    }
-    series.finish();
-  }
+  for (const bool early : {true, false}) receive_series(verified, true, early, 0);
 }
 
 // In turn from a named peer and from any source. The messages of each sender arrive in order across tags.
