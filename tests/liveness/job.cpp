@@ -97,6 +97,13 @@ Job::Job(const std::string& backend, int world, Host host, const Variables& more
     common["RANK"] = std::to_string(rank);
     ranks_.push_back(std::make_unique<Process>(common));
   }
+  variables_ = common;
+  variables_.erase("RANK");
+}
+
+int Job::add_process() {
+  ranks_.push_back(std::make_unique<Process>(variables_));
+  return world() - 1;
 }
 
 Job::~Job() {

@@ -59,6 +59,8 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
+  // Starts one more process, without a rank. Returns its number here.
+  int add_process();
   // Creates the group on all ranks and expects success.
   void init();
   void send(const std::vector<int>& ranks, const std::string& command);
@@ -76,6 +78,7 @@ class Job {
   std::unique_ptr<Process> server_;
   std::string port_;
   std::string directory_;  // for Host::kFile
+  Variables variables_;    // of each process
   std::vector<std::unique_ptr<Process>> ranks_;
 };
 

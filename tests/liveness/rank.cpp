@@ -12,6 +12,9 @@
 //   new_group        of all ranks
 //   rpc AGENT        joins with that agent, calls all other workers and leaves
 //   shrink           continues in the shrunk group: "shrunk RANK of WORLD: GLOBAL RANKS"
+//   ask              opens the job's store and asks to join: "ok", later "joined RANK of WORLD"
+//   newcomers        waits until a process has asked
+//   grow             continues in the grown group, if there is one: "grown RANK of WORLD" or "again WHY"
 //   abort
 //   serve            a store, at TEST_SERVE_HOST if that is set: "port P"
 //   leave            calls exit without destroying the group
@@ -29,6 +32,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "backplane/backplane.hpp"
@@ -39,6 +43,14 @@ namespace {
 using backplane::ProcessGroup;
 
 constexpr auto kShrinkTime = std::chrono::seconds(60);
+
+// The store of the job, as the environment names it.
+backplane::Store open_store() {
+  const std::string file = "file://";
+  if (const char* method = std::getenv("TEST_INIT_METHOD")) return backplane::Store::file(method + file.size());
+  return backplane::Store::connect(std::getenv("MASTER_ADDR"),
+                                   static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT"))));
+}
 
 class Rank {
  public:
@@ -117,12 +129,34 @@ class Rank {
           "shrunk " + std::to_string(group_->rank()) + " of " + std::to_string(group_->world_size()) + ":";
       for (int rank = 0; rank < group_->world_size(); ++rank) text += " " + std::to_string(group_->global_rank(rank));
       return text;
+    } else if (command == "ask") {
+      backplane::GroupOptions options;
+      options.store = store();
+      say("ok");
+      group_ = backplane::ProcessGroup::join(options, kShrinkTime);
+      return "joined " + position();
+    } else if (command == "newcomers") {
+      while (store().newcomers() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    } else if (command == "grow") {
+      std::string why;
+      std::optional<ProcessGroup> grown = group_->grow(store(), kShrinkTime, &why);
+      if (!grown) return "again " + why;
+      group_ = std::move(grown);
+      return "grown " + position();
     } else if (command == "abort") {
       group_->abort("because the test says so");
     } else {
       return "unknown command " + command;
     }
     return "ok";
+  }
+
+  backplane::Store& store() {
+    if (!store_) store_ = open_store();
+    return *store_;
+  }
+  std::string position() const {
+    return std::to_string(group_->rank()) + " of " + std::to_string(group_->world_size());
   }
 
   std::string all_reduce(size_t count, backplane::CallOptions options = {}) {
@@ -156,7 +190,8 @@ class Rank {
     return theirs == peer ? "ok" : "received " + std::to_string(theirs);
   }
 
-  std::string agent_;  // of the command rpc
+  std::string agent_;                      // of the command rpc
+  std::optional<backplane::Store> store_;  // of newcomers
   std::optional<ProcessGroup> group_;
   std::unique_ptr<backplane::StoreServer> server_;
 };

@@ -310,6 +310,39 @@ BP_API int32_t bp_group_split(bp_group* parent, int64_t color, int64_t key, bp_g
  * is in this call. Deaths are detected in a job's own store (env://, tcp://, file://) and in TCP and file stores that a
  * program passes; a store in memory or of callbacks detects only ranks that left. */
 BP_API int32_t bp_group_shrink(bp_group* group, int64_t timeout_ns, bp_group** shrunk, bp_error* err);
+
+/* Takes newcomers into the job: creates a group of all members of `group` and of the processes that wait in
+ * bp_group_join with the same store. ALL members must call it, equally often, at the same point of the program, such as
+ * the end of a step. `store`: the same key-value space on all members and newcomers, each through a handle of its own
+ * process; it must outlive the new group's processes, so a launcher or another process that stays should serve it. It
+ * serves one group at a time: give others a prefix (bp_store_create_prefix).
+ *
+ * Rank 0 reads once who has asked, and all members follow its decision. The new group has the members' ranks, followed
+ * by the newcomers in the order of asking; it has the backend selection, layers and timeout of `group`, global ranks
+ * of its own (equal to its ranks), and does not end with `group`, which is not changed: destroy it at any time.
+ *
+ * BP_AGAIN: there is no new group and `group` continues; call it again at a later point. *err says why: no process has
+ * asked (a few store requests per member, no waiting except for rank 0), the newcomers chose other backends or options
+ * than the members and were refused, or a newcomer was lost or gave up before the new group had started. Other errors
+ * leave `group` usable too, unless a member was lost: BP_PEER_LOST (then shrink first, and grow the result).
+ * BP_TIMEOUT: a member did not call it, or a newcomer did not come, within timeout_ns (BP_INHERIT_TIMEOUT: the
+ * group's). BP_UNSUPPORTED: the backend takes no newcomers (mpi). BP_INVALID: `group` is destroyed or this rank not a
+ * member. Newcomers whose attempt failed through no fault of theirs keep waiting. Deaths of newcomers are detected as
+ * in bp_group_shrink; with other stores they are noticed at the timeout. */
+BP_API int32_t bp_group_grow(bp_group* group, bp_store* store, int64_t timeout_ns, bp_group** grown, bp_error* err);
+/* The newcomer's part: asks to join, waits until the members of a group call bp_group_grow with the same store, and
+ * returns the new group. `config`: `store` is required; `backend` must select what the members selected; `rank` and
+ * `world_size` stay -1, and `name` and `init_method` are unused. timeout_ns limits the whole call (BP_INHERIT_TIMEOUT:
+ * config->timeout_ns, which is also the default of the group's operations on this rank).
+ *
+ * Blocks, also over failed attempts of the members. BP_TIMEOUT: no group took it; the request is withdrawn.
+ * BP_INVALID: the members refused it, with both selections in the text. Other errors: this rank, or another one, could
+ * not start the backend. */
+BP_API int32_t bp_group_join(const bp_group_config* config, int64_t timeout_ns, bp_group** group, bp_error* err);
+/* Sets *count to the number of processes that wait in bp_group_join with this store. One or two store requests. Ranks
+ * may see different numbers: one rank reads it and tells the others, for example in an operation that they perform
+ * anyway, so that members call bp_group_grow only when there is a newcomer. */
+BP_API int32_t bp_store_newcomers(bp_store* store, int64_t* count, int64_t timeout_ns, bp_error* err);
 /* Ends the group: operations in flight fail, the backend is closed. Later calls on any handle of it are BP_INVALID. Not
  * collective. A second call has no effect. */
 BP_API int32_t bp_group_destroy(bp_group* group, bp_error* err);

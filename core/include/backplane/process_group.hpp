@@ -47,6 +47,15 @@ class ProcessGroup {
  public:
   // Creates a group without making it the default. Blocks until all ranks have called it, at most options.timeout.
   static ProcessGroup create(const GroupOptions& options) { return make(bp_group_create, options); }
+  // Joins a running group as a newcomer, once its members call `grow` with the same store. options.store is required,
+  // options.backend must be that of the members, rank and world_size stay -1. Blocks for at most `timeout`.
+  // Status::kTimeout: no group took this process. Status::kInvalid: the members refused it. See bp_group_join.
+  static ProcessGroup join(const GroupOptions& options, Timeout timeout = kDefaultTimeout) {
+    const bp_group_config config = to_config(options);
+    bp_group* group = nullptr;
+    detail::call(bp_group_join, &config, timeout.count(), &group);
+    return ProcessGroup(group);
+  }
   // Takes over a handle of the C API.
   explicit ProcessGroup(bp_group* handle) : group_(handle, bp_group_release) {}
 
@@ -306,6 +315,21 @@ class ProcessGroup {
     return ProcessGroup(group);
   }
 
+  // Creates a group of all members and of the newcomers that wait in join_group with the same store; their ranks follow
+  // those of the members. Collective: ALL members call it, equally often. Empty if no newcomer could be taken: nobody
+  // has asked, or those who asked were refused or lost (*why, unless nullptr, says so); this group then continues. See
+  // bp_group_grow.
+  std::optional<ProcessGroup> grow(const Store& store, Timeout timeout = kDefaultTimeout, std::string* why = nullptr) {
+    bp_error error;
+    bp_error_init(&error);
+    bp_group* group = nullptr;
+    const int32_t status = bp_group_grow(get(), store.get(), timeout.count(), &group, &error);
+    if (why != nullptr) *why = error.text;
+    if (status == BP_AGAIN) return std::nullopt;
+    if (status != BP_OK) throw Error(error);
+    return ProcessGroup(group);
+  }
+
   // Allocates memory for `count` elements that this group's operations access without a copy, if its backend offers
   // such memory, and ordinary memory otherwise. Local: does not wait for other ranks. Status::kResource: there is not
   // enough memory. With a CUDA device: memory of that device; Status::kUnsupported if no backend of this group offers
@@ -451,8 +475,7 @@ class ProcessGroup {
     return out;
   }
 
-  static ProcessGroup make(int32_t (*function)(const bp_group_config*, bp_group**, bp_error*),
-                           const GroupOptions& options) {
+  static bp_group_config to_config(const GroupOptions& options) {
     bp_group_config config;
     bp_group_config_init(&config);
     config.rank = options.rank;
@@ -463,8 +486,13 @@ class ProcessGroup {
     config.name = options.name.empty() ? nullptr : options.name.c_str();
     config.store = options.store ? options.store->get() : nullptr;
     config.timeout_ns = options.timeout.count();
+    return config;
+  }
+  static ProcessGroup make(int32_t (*function)(const bp_group_config*, bp_group**, bp_error*),
+                           const GroupOptions& options) {
+    const bp_group_config config = to_config(options);
     bp_group* group = nullptr;
-    detail::call(function, static_cast<const bp_group_config*>(&config), &group);
+    detail::call(function, &config, &group);
     return ProcessGroup(group);
   }
 

@@ -180,6 +180,13 @@ class Store {
     return count;
   }
 
+  // The number of processes that wait in ProcessGroup::join with this store. See bp_store_newcomers.
+  int64_t newcomers(Timeout timeout = kDefaultTimeout) const {
+    int64_t count = 0;
+    detail::call(bp_store_newcomers, get(), &count, timeout.count());
+    return count;
+  }
+
   bp_store* get() const { return store_.get(); }
 
  private:

@@ -117,6 +117,25 @@ int32_t bp_group_shrink(bp_group* group, int64_t timeout_ns, bp_group** shrunk, 
     *shrunk = make_handle(group_of(group).subgroups().shrink(timeout_ns));
   });
 }
+int32_t bp_group_grow(bp_group* group, bp_store* store, int64_t timeout_ns, bp_group** grown, bp_error* err) {
+  return group_call(group, err, [=] {
+    required(grown, "grown");
+    *grown = make_handle(group_of(group).subgroups().grow(live(store, "store").store, timeout_ns));
+  });
+}
+int32_t bp_group_join(const bp_group_config* config, int64_t timeout_ns, bp_group** group, bp_error* err) {
+  return api_call(err, [=] {
+    required(group, "group");
+    *group = make_handle(join_group(complete(config), timeout_ns));
+  });
+}
+int32_t bp_store_newcomers(bp_store* store, int64_t* count, int64_t timeout_ns, bp_error* err) {
+  return api_call(err, [=] {
+    required(count, "count");
+    const Deadline deadline = Deadline::after(timeout_or(timeout_ns, BP_DEFAULT_TIMEOUT_NS));
+    *count = Newcomers(live(store, "store").store).count(deadline);
+  });
+}
 int32_t bp_group_destroy(bp_group* group, bp_error* err) {
   return group_call(group, err, [=] {
     group_of(group);

@@ -232,6 +232,21 @@ std::shared_ptr<Group> create_group(const bp_group_config& config) {
   }
 }
 
+std::shared_ptr<Group> join_group(const bp_group_config& config, int64_t timeout_ns) {
+  if (config.store == nullptr) fail(BP_INVALID, "`config.store` must be the store that the members pass to grow");
+  if (config.rank != -1 || config.world_size != -1) {
+    fail(BP_INVALID, "the members decide the rank of a newcomer; leave `rank` and `world_size` -1");
+  }
+  Registry& registry = registry_of(config.registry);
+  GroupConfig made;
+  made.device = config.device;
+  made.timeout_ns = timeout_or(config.timeout_ns, BP_DEFAULT_TIMEOUT_NS);
+  made.backends = choose(registry, config.backend);
+  made.layers = choose_layers(registry);
+  const Deadline deadline = Deadline::after(timeout_or(timeout_ns, made.timeout_ns));
+  return join_as_newcomer(made, live(config.store, "config.store").store, deadline);
+}
+
 std::shared_ptr<Group> group_with_backend(Group& parent, const char* backend, int64_t timeout_ns) {
   const int32_t world_size = parent.config().world_size;
   std::vector<int32_t> ranks(static_cast<size_t>(world_size));

@@ -19,6 +19,9 @@ std::shared_ptr<Group> init_backend(const Member& member, bp_store* store, const
                                     int32_t world_size, const std::shared_ptr<const BackendOptions>& options,
                                     int64_t timeout_ns);
 
+// See bp_group_join.
+std::shared_ptr<Group> join_group(const bp_group_config& config, int64_t timeout_ns);
+
 // See bp_group_with_backend.
 std::shared_ptr<Group> group_with_backend(Group& parent, const char* backend, int64_t timeout_ns);
 

@@ -54,14 +54,23 @@ struct GroupConfig {
   int64_t timeout_ns = 0;             // default of operations
   std::vector<int32_t> global_ranks;  // world_size
   std::vector<ChosenBackend> backends;
-  ChooseBackends choose;             // unless empty, sets `backends` once all members have joined
-  std::vector<ChosenPlugin> layers;  // around each backend, the outermost first
-  std::shared_ptr<Store> store;      // this group's own keys
-  std::string key = kFirstGroup;     // unique in the job, unlike the name
+  std::vector<ChosenBackend> requested;  // `backends` before `auto` chose
+  ChooseBackends choose;                 // unless empty, sets `backends` once all members have joined
+  std::vector<ChosenPlugin> layers;      // around each backend, the outermost first
+  std::shared_ptr<Store> store;          // this group's own keys
+  std::string key = kFirstGroup;         // unique in the job, unlike the name
   JobResources job;
   int64_t start_timeout_ns = BP_INHERIT_TIMEOUT;  // BP_INHERIT_TIMEOUT: timeout_ns
   bool survives_parent = false;                   // made by shrink: an abort of the parent does not end its start
+  bool has_newcomers = false;                     // made by grow: member R of the parent has rank R
+  std::string base_name = {};                     // without the suffixes of shrink and grow; empty: name
 };
+
+inline const std::string& base_name(const GroupConfig& config) {
+  return config.base_name.empty() ? config.name : config.base_name;
+}
+// The part of the configuration, beside the ranks, that must be the same on all members. Backends as requested.
+std::string requested_choices(const GroupConfig& config);
 
 // The id of the backend that serves a kind of memory, "" if none.
 inline std::string backend_id(const GroupConfig& config, uint32_t memory) {

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <utility>
 
+#include "group/flag_guard.hpp"
 #include "group/group.hpp"
 #include "store/store.hpp"
 
@@ -63,23 +64,6 @@ bool await_keys(Store& store, const std::vector<std::string>& keys, int64_t paus
        name, absent.size() == 1 ? "rank" : "ranks", fmt::join(absent, ", "), allowance.text(),
        absent.size() == 1 ? "is" : "are");
 }
-
-// Sets a flag for its lifetime.
-class FlagGuard {
- public:
-  explicit FlagGuard(std::atomic<bool>& flag) : flag_(flag), is_owner_(!flag.exchange(true)) {}
-  ~FlagGuard() {
-    if (is_owner_) flag_ = false;
-  }
-  FlagGuard(const FlagGuard&) = delete;
-  FlagGuard& operator=(const FlagGuard&) = delete;
-  // False if the flag was set before.
-  bool is_owner() const { return is_owner_; }
-
- private:
-  std::atomic<bool>& flag_;
-  const bool is_owner_;
-};
 
 }  // namespace
 
@@ -150,7 +134,11 @@ std::shared_ptr<Group> Subgroups::start_shrunk(const std::vector<int32_t>& ranks
   config.name = fmt::format("{}-shrunk{}", parent.name, number);
   config.start_timeout_ns = std::max<int64_t>(deadline.left_ns(), deadline.infinite() ? BP_NO_TIMEOUT : 1);
   config.survives_parent = true;
-  auto group = Group::start(std::move(config), &parent_);
+  config.base_name = base_name(parent);
+  return detach(Group::start(std::move(config), &parent_));
+}
+
+std::shared_ptr<Group> Subgroups::detach(const std::shared_ptr<Group>& group) {
   release(group);
   if (parent_.state().destroyed()) {
     group->destroy();

@@ -15,10 +15,9 @@
 namespace backplane::core {
 namespace {
 
-// The part of the configuration that must be the same on all members.
-std::string choices_of(const GroupConfig& config) {
+std::string choices_text(const GroupConfig& config, const std::vector<ChosenBackend>& backends) {
   std::string text;
-  for (const ChosenBackend& backend : config.backends) {
+  for (const ChosenBackend& backend : backends) {
     text += fmt::format("{}{}{}", text.empty() ? "" : ", ",
                         backend.memory ? (*backend.memory == BP_HOST ? "cpu:" : "cuda:") : "",
                         backend.options ? backend.options->fingerprint() : "auto");
@@ -26,9 +25,12 @@ std::string choices_of(const GroupConfig& config) {
   for (const ChosenPlugin& layer : config.layers) {
     if ((layer.member->backend->flags & BP_BACKEND_TAGS) != 0) text += fmt::format(" within {}", layer.member->id);
   }
-  std::string ranks;
-  for (const int32_t rank : config.global_ranks) ranks += fmt::format(" {}", rank);
-  return fmt::format("backend {} for ranks{}", text, ranks);
+  return "backend " + text;
+}
+
+// The part of the configuration that must be the same on all members.
+std::string choices_of(const GroupConfig& config) {
+  return fmt::format("{} for ranks {}", choices_text(config, config.backends), fmt::join(config.global_ranks, " "));
 }
 
 constexpr const char* kStarted = "ok";
@@ -85,6 +87,7 @@ int64_t start_timeout(const GroupConfig& config) { return timeout_or(config.star
 void choose_backends(GroupConfig* config, Store& store, Deadline deadline) {
   const auto choose = std::exchange(config->choose, nullptr);
   if (!choose) return;
+  config->requested.clear();
   try {
     config->backends = choose();
   } catch (const Error& e) {
@@ -150,7 +153,18 @@ AgentConfig agent_config(Group& group, size_t backend, Deadline deadline, Group*
   return config;
 }
 
+// Before `auto` chooses. A subgroup inherits the choice of its parent.
+void keep_request(GroupConfig* config) {
+  const bool chooses = std::any_of(config->backends.begin(), config->backends.end(),
+                                   [](const ChosenBackend& backend) { return backend.member == nullptr; });
+  if (chooses || config->requested.empty()) config->requested = config->backends;
+}
+
 }  // namespace
+
+std::string requested_choices(const GroupConfig& config) {
+  return choices_text(config, config.requested.empty() ? config.backends : config.requested);
+}
 
 std::shared_ptr<Group> Group::start(GroupConfig config, Group* parent) {
   JobResources job = std::exchange(config.job, {});
@@ -166,7 +180,7 @@ std::shared_ptr<Group> Group::start(GroupConfig config, Group* parent) {
   add_live_group(group);
   if (parent != nullptr) parent->subgroups().adopt(group, own.survives_parent);
   try {
-    group->start_agents(parent);
+    group->start_agents(own.has_newcomers ? nullptr : parent);  // newcomers have no part of the parent's agents
   } catch (...) {
     // Not left to the destructor, which may run on the thread that reports losses to the group.
     group->destroy();
@@ -187,6 +201,7 @@ void Group::start_agents(Group* parent) {
     joined = true;
     take_keys();
     choose_backends(&config_, *store_, deadline);
+    keep_request(&config_);
     compare_choices(*store_, config_, deadline);
     // Compare again if `auto` has chosen: the options are known only now.
     if (choose_auto(&config_, store_, deadline)) {

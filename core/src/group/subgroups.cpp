@@ -56,7 +56,8 @@ void Subgroups::abort_starting(const Error& cause) {
   for (const auto& child : all()) {
     const bool is_spared = child->config().survives_parent && !parent_.state().destroyed();
     if (child->state().started() || is_spared) continue;
-    child->abort(renumbered(cause, parent_.config().global_ranks, child->config().global_ranks));
+    const bool keeps_ranks = child->config().has_newcomers;
+    child->abort(keeps_ranks ? cause : renumbered(cause, parent_.config().global_ranks, child->config().global_ranks));
   }
 }
 
@@ -91,6 +92,8 @@ GroupConfig Subgroups::child_config(const std::vector<int32_t>& ranks, const std
   child.store = keys_of(key);
   child.start_timeout_ns = BP_INHERIT_TIMEOUT;
   child.survives_parent = false;
+  child.has_newcomers = false;
+  child.base_name.clear();
   child.world_size = static_cast<int32_t>(ranks.size());
   const auto self = std::find(ranks.begin(), ranks.end(), config.rank);
   child.rank = self == ranks.end() ? -1 : static_cast<int32_t>(self - ranks.begin());

@@ -14,6 +14,7 @@
 #include "error.hpp"
 #include "group/agreement.hpp"
 #include "group/config.hpp"
+#include "group/newcomers.hpp"
 #include "text.hpp"
 
 namespace backplane::core {
@@ -37,6 +38,9 @@ class Subgroups {
   // A group of the surviving members. All of them call it, even if the parent is broken. It does not end with the
   // parent.
   std::shared_ptr<Group> shrink(int64_t timeout_ns);
+  // A group of all members and of the newcomers that wait at the store. All members call it. It does not end with the
+  // parent. Throws BP_AGAIN if no newcomer could be taken.
+  std::shared_ptr<Group> grow(const std::shared_ptr<Store>& store, int64_t timeout_ns);
 
   // Registers a group that is being made, so that it ends with its parent. Throws if the parent is not active or, with
   // `even_broken`, if it has been destroyed.
@@ -70,12 +74,19 @@ class Subgroups {
   // shrink.cpp
   std::vector<int32_t> survivors(Store& round, Deadline deadline, const Allowance& allowance) const;
   std::shared_ptr<Group> start_shrunk(const std::vector<int32_t>& ranks, uint64_t number, Deadline deadline);
+  // Lets a group that was made from this one outlive it.
+  std::shared_ptr<Group> detach(const std::shared_ptr<Group>& group);
+  // grow.cpp
+  Attempt agree_on_attempt(Newcomers& newcomers, Deadline deadline);
+  std::shared_ptr<Group> start_grown(Newcomers& newcomers, const Attempt& attempt, Deadline deadline);
 
   Group& parent_;
   std::atomic<uint64_t> made_ = 0;
   std::atomic<uint64_t> splits_ = 0;  // through the store
   std::atomic<uint64_t> shrinks_ = 0;
   std::atomic<bool> shrinking_ = false;
+  std::atomic<uint64_t> grows_ = 0;
+  std::atomic<bool> growing_ = false;
   mutable std::mutex mutex_;  // guards the fields below
   std::vector<std::weak_ptr<Group>> children_;
   std::map<std::vector<int32_t>, uint64_t> made_by_members_;  // number of groups by ranks

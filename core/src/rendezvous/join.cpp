@@ -159,8 +159,8 @@ void join(Store& store, int32_t rank, int32_t world_size, const std::string& ide
   if (result != kComplete) throw Error(BP_INVALID, result);
 }
 
-void decline(Store& store, const std::string& why, Deadline deadline) {
-  store.compare_set(kJoinedKey, "", why, deadline);
+bool decline(Store& store, const std::string& why, Deadline deadline) {
+  return store.compare_set(kJoinedKey, "", why, deadline) != kComplete;
 }
 
 }  // namespace backplane::core

@@ -50,8 +50,8 @@ void join(Store& store, int32_t rank, int32_t world_size, const std::string& ide
 inline constexpr const char* kJoinedKey = "bp/join/outcome";
 
 // Makes all ranks that join in `store`, now or later, fail with BP_INVALID and this text, because a rank cannot join.
-// No effect once all have joined. Does not wait for them.
-void decline(Store& store, const std::string& why, Deadline deadline);
+// Returns false, without effect, once all have joined. Does not wait for them.
+bool decline(Store& store, const std::string& why, Deadline deadline);
 
 // For a launcher: makes the ranks that wait for `rank` to join fail with its loss, since its process has ended. `root`:
 // the store without the prefix of a round. `reason` ends the notice. No effect if the rank has joined this round.
