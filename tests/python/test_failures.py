@@ -120,3 +120,46 @@ def test_an_exception_ends_the_program() -> None:
         raise SystemExit(3)
     """
     run_ranks(2, "shm", program, code=3)
+
+
+GROWN = """
+import os, threading
+import numpy as np
+import backplane
+from support import raised
+
+store = backplane.TCPStore(
+    os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), job_id=os.environ.get("BACKPLANE_JOB_ID", "")
+)
+group = backplane.init_process_group()
+assert group.grow(store, timeout=60) is None  # nobody has asked
+joined = []
+if group.rank() == 1:
+    newcomer = threading.Thread(target=lambda: joined.append(backplane.join_group(store, timeout=60)))
+    newcomer.start()
+    while store.newcomers() == 0:
+        pass
+group.barrier()
+grown = group.grow(store, timeout=60)
+assert grown is not None and grown.size() == 3 and grown.rank() == group.rank()
+if group.rank() == 1:
+    newcomer.join()
+    assert joined[0].rank() == 2, joined[0].rank()
+    sums = np.ones(2)
+    other = threading.Thread(target=joined[0].all_reduce, args=(sums,))
+    other.start()
+array = np.ones(2)
+grown.all_reduce(array)
+assert array[0] == 3
+if group.rank() == 1:
+    other.join()
+    assert sums[0] == 3
+group.barrier()
+raised(backplane.TimedOutError, backplane.join_group, store, timeout=0.1)
+print("passed")
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_group_takes_a_newcomer(backend: str) -> None:
+    assert run_ranks(2, backend, GROWN, options=["--keep-going"]).count("passed") == 2

@@ -69,6 +69,33 @@ def create_group(
     return _make(False, backend, init_method, timeout, world_size, rank, store, group_name)
 
 
+def join_group(
+    store: Store,
+    backend: str | None = None,
+    timeout: Timeout | None = None,
+    operation_timeout: Timeout | None = None,
+) -> ProcessGroup:
+    """Joins a running group as a newcomer, once its members call `ProcessGroup.grow` with the same store.
+
+    Args:
+        store: the key-value space in which members and newcomers meet. It must outlive each of these processes.
+        backend: as in `init_process_group`; it must select what the members selected.
+        timeout: in seconds, of this call. None: that of operations.
+        operation_timeout: in seconds, the default of the group's operations on this rank. None: 30 minutes.
+
+    Raises:
+        TimedOutError: no group took this process in time. The request is withdrawn.
+        InvalidError: the members refused it, since it selects another backend or other options.
+    """
+    handle = ffi.new("bp_group**")
+    text = ffi.NULL if not backend else ffi.new("char[]", c_string("backend", backend))
+    limits = nanoseconds_or_inherited(timeout), nanoseconds_or_inherited(operation_timeout)
+    check(lib.py_group_join(text, -1, store._handle, *limits, handle))
+    group = ProcessGroup(handle[0])
+    group._store = store
+    return group
+
+
 def _make(
     is_default: bool,
     backend: str | None,

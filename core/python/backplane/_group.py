@@ -13,7 +13,7 @@ from backplane._group_collectives import CollectiveOperations
 from backplane._group_messages import MessageOperations
 from backplane._group_objects import ObjectOperations
 from backplane._native import ffi, lib
-from backplane._store import c_string
+from backplane._store import Store, c_string
 from backplane._types import Timeout, nanoseconds_or_inherited
 from backplane._work import release_ended
 
@@ -127,6 +127,26 @@ class ProcessGroup(CollectiveOperations, MessageOperations, ObjectOperations):
         limit = nanoseconds_or_inherited(timeout)
         check(lib.bp_group_shrink(self._handle, limit, group, lib.py_fresh_error()))
         return ProcessGroup(group[0])
+
+    def grow(self, store: Store, timeout: Timeout | None = None) -> ProcessGroup | None:
+        """Creates a group of all members and of the processes that wait in `join_group` with the same store.
+
+        All members call it, equally often, at the same point of the program. The newcomers' ranks follow those of the
+        members, in the order of asking. This group stays usable, and the new one does not end with it.
+
+        Returns None if no newcomer could be taken: nobody has asked, or those who asked were refused, lost, or gave
+        up. The group then continues; call it again at a later point. Other errors also leave the group usable, unless
+        a member was lost (PeerLostError): then shrink it first, and grow the result.
+        """
+        group = ffi.new("bp_group**")
+        limit = nanoseconds_or_inherited(timeout)
+        status = lib.bp_group_grow(self._handle, store._handle, limit, group, lib.py_fresh_error())
+        if status == lib.BP_AGAIN:
+            return None
+        check(status)
+        grown = ProcessGroup(group[0])
+        grown._store = store
+        return grown
 
     def destroy(self) -> None:
         """Ends the group: operations in flight fail, and later ones raise InvalidError. Not collective.

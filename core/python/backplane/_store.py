@@ -108,6 +108,12 @@ class Store:
         check(lib.bp_store_delete(self._handle, c_string("key", key), existed, self._limit(), _error()))
         return bool(existed[0])
 
+    def newcomers(self) -> int:
+        """The number of processes that wait in `join_group` with this store."""
+        count = ffi.new("int64_t*")
+        check(lib.bp_store_newcomers(self._handle, count, self._limit(), _error()))
+        return int(count[0])
+
     def num_keys(self) -> int:
         """The number of keys."""
         count = ffi.new("int64_t*")

@@ -29,6 +29,17 @@ static bp_error* py_fresh_error(void) {
   return error;
 }
 
+static int32_t py_group_join(const char* backend, int32_t device, bp_store* store, int64_t timeout_ns,
+                             int64_t operation_timeout_ns, bp_group** group) {
+  bp_group_config config;
+  bp_group_config_init(&config);
+  config.backend = backend;
+  config.device = device;
+  config.store = store;
+  config.timeout_ns = operation_timeout_ns;
+  return bp_group_join(&config, timeout_ns, group, py_fresh_error());
+}
+
 static int32_t py_group_make(int32_t is_default, const char* backend, const char* init_method, const char* name,
                              int32_t rank, int32_t world_size, int32_t device, bp_store* store, int64_t timeout_ns,
                              bp_group** group) {
