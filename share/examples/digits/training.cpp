@@ -29,6 +29,25 @@ Training::Training(backplane::ProcessGroup group, const DataSet& data, const Set
   backplane::bcast_list(std::vector<backplane::Buffer>{network_.parameters()}, group_);
 }
 
+Training::Training(backplane::ProcessGroup group, const DataSet& data, const Settings& settings, const State& state)
+    : group_(std::move(group)),
+      data_(data),
+      settings_(settings),
+      epoch_(state.epoch),
+      network_(settings.width),
+      gradient_(network_.parameters().size()),
+      velocity_(state.velocity),
+      order_(state.order),
+      random_(state.random),
+      reducer_(group_, {.method = backplane::ReduceMethod::kSum, .pack_bytes = kPackBytes}) {
+  std::copy(state.parameters.begin(), state.parameters.end(), network_.parameters().begin());
+}
+
+State Training::state() {
+  const std::span<double> parameters = network_.parameters();
+  return {epoch_, {parameters.begin(), parameters.end()}, velocity_, order_, random_};
+}
+
 double Training::run_epoch() {
   std::shuffle(order_.begin(), order_.end(), random_);
   const auto batch = static_cast<size_t>(settings_.batch);

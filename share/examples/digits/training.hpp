@@ -24,11 +24,25 @@ struct Settings {
   double momentum = 0.9;
 };
 
+// The training between two epochs, the same on every rank.
+struct State {
+  int epoch = 0;  // the number of epochs that have ended
+  std::vector<double> parameters;
+  std::vector<double> velocity;
+  std::vector<size_t> order;  // of the samples
+  std::mt19937_64 random;
+};
+
 // All ranks make the same calls with the same data and settings. The results do not depend on the number of ranks.
 class Training {
  public:
   // Gives all ranks the same initial weights.
   Training(backplane::ProcessGroup group, const DataSet& data, const Settings& settings);
+  // Continues from a state, the same on all ranks.
+  Training(backplane::ProcessGroup group, const DataSet& data, const Settings& settings, const State& state);
+
+  // Between epochs.
+  State state();
 
   // Trains on all samples once. Returns their mean loss, the same on every rank.
   double run_epoch();
