@@ -199,7 +199,6 @@ void defend(Rank& rank) {
   rank.check(left.empty(), "connections that the attacker closes are closed", left);
   rank.check(threads().size() < before.running.size() + kMoreThreads, "no thread for each connection is left",
              fmt::format("there were {} threads, now {}", before.running.size(), threads().size()));
-  rank.barrier();  // the other ranks may have waited for the end of their connections
   rank.step("exchanging messages after an attack");
   exchange(rank, *agent, 1, 300'000);
   rank.barrier();
