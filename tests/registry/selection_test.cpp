@@ -8,6 +8,7 @@
 
 #include "error.hpp"
 #include "options/names.hpp"
+#include "store/store_fixture.hpp"
 
 namespace backplane::core {
 namespace {
@@ -84,6 +85,16 @@ TEST(SelectionTest, ErrorsNameTheWrongPart) {
       EXPECT_EQ(e.what(), "backend '" + std::string(text) + "': " + expected);
     }
   }
+}
+
+// RPC backends have no composites, and lists of `+` among their values.
+TEST(SelectionTest, AWorkerHasOneBackend) {
+  const SelectionPart part = parse_rpc_selection("TensorPipe?transports=shm+uv&channels=basic");
+  EXPECT_EQ(part.name, "tensorpipe");
+  EXPECT_EQ(part.options, (KeyValues{{"transports", "shm+uv"}, {"channels", "basic"}}));
+  EXPECT_ERROR(BP_INVALID, "'zmq,gloo' is not one RPC backend", parse_rpc_selection("zmq,gloo"));
+  EXPECT_ERROR(BP_INVALID, "RPC backend 'cpu:zmq': write it without a device", parse_rpc_selection("cpu:zmq"));
+  EXPECT_ERROR(BP_INVALID, "'shm+zmq' is not a valid name", parse_rpc_selection("shm+zmq"));
 }
 
 TEST(SelectionTest, ErrorsArePrintable) {

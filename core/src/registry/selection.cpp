@@ -131,6 +131,13 @@ std::vector<SelectionPart> parse_selection(std::string_view text) {
   return parts;
 }
 
+SelectionPart parse_rpc_selection(std::string_view text) {
+  if (text.find(',') != std::string_view::npos) fail(BP_INVALID, "'{}' is not one RPC backend", escaped(text));
+  SelectionPart part = parse_part(text, fmt::format("RPC backend '{}'", escaped(text)));
+  if (part.memory) fail(BP_INVALID, "RPC backend '{}': write it without a device", escaped(text));
+  return part;
+}
+
 std::vector<SelectionPart> parse_layers(std::string_view text) {
   std::vector<SelectionPart> parts;
   if (text.empty()) return parts;

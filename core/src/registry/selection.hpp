@@ -34,6 +34,10 @@ struct SelectionPart {
 // BP_INVALID names the wrong part and what to write instead.
 std::vector<SelectionPart> parse_selection(std::string_view text);
 
+// The choice of a worker: one backend, and no device. It is no composite, so that a `+` belongs to a value:
+// `tensorpipe?transports=shm+uv`.
+SelectionPart parse_rpc_selection(std::string_view text);
+
 // BACKPLANE_LAYERS: the same without devices, `validate,trace`; the first is the outermost. Empty: none.
 std::vector<SelectionPart> parse_layers(std::string_view text);
 

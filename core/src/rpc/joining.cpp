@@ -217,16 +217,13 @@ void Joining::agree_on_backend() {
 // Sets member_ and options_ to the backend that this worker names, if it names one.
 void Joining::choose_backend() {
   if (!config_.backend.empty()) {
-    const std::vector<SelectionPart> parts = parse_selection(config_.backend);
-    if (parts.size() != 1 || parts[0].memory || !parts[0].between.empty()) {
-      fail(BP_INVALID, "'{}' is not one RPC backend", config_.backend);
-    }
-    member_ = &config_.registry->lookup(parts[0].name);
+    const SelectionPart part = parse_rpc_selection(config_.backend);
+    member_ = &config_.registry->lookup(part.name);
     if (config_.options) {
-      check_options(*config_.options, *member_, parts[0]);
+      check_options(*config_.options, *member_, part);
     } else {
       Transport::check_kind(*member_);
-      options_ = options_for(*member_, parts[0].options, config_);
+      options_ = options_for(*member_, part.options, config_);
     }
   }
   if (config_.options) {
