@@ -6,15 +6,20 @@
 
 namespace backplane::shm {
 
+Message Receiver::make_message(Message::State state, uint64_t tag, uint64_t size, uint64_t id) const {
+  Message message;
+  message.state = state;
+  message.source = peer_;
+  message.tag = tag;
+  message.size = size;
+  message.id = id;
+  return message;
+}
+
 std::optional<Message> Receiver::announced(const Arrival& arrival) {
   if (arrival.id <= last_id_) return std::nullopt;
   last_id_ = arrival.id;
-  Message message;
-  message.state = Message::State::kAnnounced;
-  message.source = peer_;
-  message.tag = arrival.tag;
-  message.size = arrival.size;
-  message.id = arrival.id;
+  Message message = make_message(Message::State::kAnnounced, arrival.tag, arrival.size, arrival.id);
   if (!in_place_.find(peer_, arrival, message.remote)) return std::nullopt;
   return message;
 }
@@ -108,12 +113,7 @@ void Receiver::complete(uint64_t id) {
 
 Message Receiver::stash(const Operation& receive) {
   Incoming& incoming = incoming_.at(receive.id);
-  Message message;
-  message.state = Message::State::kIncoming;
-  message.source = peer_;
-  message.tag = incoming.tag;
-  message.size = incoming.size;
-  message.id = receive.id;
+  Message message = make_message(Message::State::kIncoming, incoming.tag, incoming.size, receive.id);
   incoming.stash = std::make_unique_for_overwrite<std::byte[]>(incoming.size);
   if (incoming.offset > 0) std::memcpy(incoming.stash.get(), receive.data, incoming.offset);
   incoming.receive = nullptr;

@@ -85,6 +85,7 @@ class Receiver {
     bool is_needed;  // the peer is to send the message
   };
 
+  Message make_message(Message::State state, uint64_t tag, uint64_t size, uint64_t id) const;
   void assign(Operation& receive, uint64_t id) const;
   bool fetch_part();
   void record(const Incoming& incoming);

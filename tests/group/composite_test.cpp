@@ -243,9 +243,6 @@ TEST(CompositeAutoTest, IsChosenWhereRanksShareHosts) {
 
 // Errors name ranks by their numbers in the group, not in the part of a host.
 TEST(CompositeErrorTest, NamesTheRankOfTheGroup) {
-#ifndef BACKPLANE_TEST_shm
-  GTEST_SKIP() << "the plugin shm was not built";
-#endif
   const std::vector<std::string> backends = composite_backends();
   if (backends.empty()) GTEST_SKIP() << "no composite was built";
   const ImaginedHosts hosts(backends.front());

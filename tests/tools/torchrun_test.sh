@@ -36,16 +36,7 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 export TMPDIR=$place OMP_NUM_THREADS=1
 
-free_port() {
-  local port
-  while true; do
-    port=$((20000 + RANDOM % 12000)) # below the ports that the kernel gives to clients
-    if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-      echo "$port"
-      return
-    fi
-  done
-}
+source "$(dirname "${BASH_SOURCE[0]}")/../install/ranks.sh"
 
 fail() {
   cat "$place"/out-*

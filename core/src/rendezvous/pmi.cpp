@@ -161,11 +161,10 @@ Kept& kept() {
 
 // Such a library has begun on the connection and ends it.
 bool has_loaded_mpi() {
-  const auto is_mpi = [](dl_phdr_info* object, size_t, void*) {
+  const auto is_mpi = [](dl_phdr_info* object, size_t, void*) -> int {
     const std::string_view path(object->dlpi_name);
     const std::string_view name = path.substr(path.rfind('/') + 1);
-    return name.starts_with("libmpi.so") || name.starts_with("libmpi_abi.so") || name.starts_with("libmpich.so") ? 1
-                                                                                                                 : 0;
+    return name.starts_with("libmpi.so") || name.starts_with("libmpi_abi.so") || name.starts_with("libmpich.so");
   };
   return ::dl_iterate_phdr(is_mpi, nullptr) != 0;
 }

@@ -167,6 +167,13 @@ TEST_P(MpiTest, AConnectionThatTheRanksHaveUsedIsNamed) {
   expect_passed(outcome);
 }
 
+TEST_P(MpiTest, AConnectionThatIsLeftToMpiEndsWithoutIt) {
+  if (GetParam() != &kMpichLibrary) GTEST_SKIP() << "only launchers of PMI-1 give a connection";
+  const Outcome outcome = run_ranks("without-mpi");
+  EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+  expect_passed(outcome);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, MpiTest, testing::Values(&kOpenMpiLibrary, &kMpichLibrary),
                          [](const auto& of) { return of.param->name; });
 

@@ -300,13 +300,22 @@ void too_late(const std::string& /*file*/) {
   group.barrier();
 }
 
+// MPI cannot begin on the connection over which the ranks have met. Without its end the launcher would fail the job.
+void without_mpi(const std::string& /*file*/) {
+  GroupOptions options;
+  options.backend = "mpi?library=/no/libmpi.so.12";
+  options.timeout = kTimeout;
+  const std::string text = failure_of(Status::kUnsupported, [&] { ProcessGroup::create(options); });
+  expect(text.find("/no/libmpi.so.12") != std::string::npos, "the library in: " + text);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::map<std::string, void (*)(const std::string&)> scenarios = {
       {"world", world},       {"direct", direct},     {"all_reduces", all_reduces}, {"messages", messages_alone},
       {"own", own_mpi},       {"abort", abort},       {"killed", killed},           {"deadline", deadline},
-      {"local", local_scope}, {"fallback", fallback}, {"too-late", too_late}};
+      {"local", local_scope}, {"fallback", fallback}, {"too-late", too_late},       {"without-mpi", without_mpi}};
   const auto scenario = scenarios.find(argc == 3 ? argv[1] : "");
   if (scenario == scenarios.end()) return 2;
   try {
