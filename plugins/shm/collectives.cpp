@@ -93,54 +93,23 @@ uint64_t Collectives::agree_on_max(const Call& call, uint64_t mine, int32_t only
   return max_size;
 }
 
-// For patterns in which each rank hears from every other. Ranks try both ways, announce their times, and use the faster
-// way from then on. All ranks decide on the same times.
-void Collectives::exchange_measured(const Call& call, Pattern& pattern) {
-  const uint64_t size = pattern.size;
-  if (size <= kEagerLimit) return exchange(call, pattern);
-  pattern.announces_readers = true;
-  if (!zero_copy_.readers().all_know()) return exchange(call, pattern);
-  CopyTuner& tuner = tuners_[call.op.kind];
-  if (tuner.is_open(size)) {
-    pattern.in_process = tuner.reads(size);
-    pattern.wants_barrier = oversubscribed_;  // work of any rank takes time from others
-    const int64_t began = steady_ns();
-    exchange(call, pattern);
-    const bool was_as_tried = pattern.in_process ? zero_copy_.only_in_processes() : !zero_copy_.any_input();
-    const bool ends_it = pattern.wants_barrier || pattern.reads(rank_);  // otherwise it waits only for exposed inputs
-    if (was_as_tried) tuner.record(size, pattern.in_process, ends_it ? steady_ns() - began : 0);
-  } else if (tuner.is_decided(size)) {
-    pattern.in_process = tuner.reads(size);
-    exchange(call, pattern);
-  } else {
-    pattern.times = tuner.best(size);
-    exchange(call, pattern);
-    const CopyTuner::Best best =
-        oversubscribed_ ? zero_copy_.readers().longest_times() : zero_copy_.readers().shortest_times();
-    if (tuner.decide(size, best) && rank_ == 0 && log_)
-      log_(std::string(sdk::op_name(call.op.kind)) + " from " + tuner.text(size));
+// Whether each rank can read the processes of all others. The ranks agree on it once, in the first exchange of blocks
+// that may be read.
+bool Collectives::all_can_read(const Call& call) {
+  if (cross_ == nullptr) return false;  // on all ranks, since it follows from options and host
+  if (!all_can_read_) {
+    steps_.barrier(call.context);  // all have started, so that they can be read
+    const bool can_read = cross_->can_read_all();
+    if (!can_read && log_) log_(cross_->refusal());
+    all_can_read_ = agree_on_max(call, can_read ? 0 : 1, -1) == 0;
   }
+  return *all_can_read_;
 }
 
-// For patterns in which ranks hear only from the root. The root tries both ways and announces its choice. With more
-// ranks than processors each try ends with a barrier, so that the root measures all ranks.
-void Collectives::exchange_measured_by_root(const Call& call, Pattern& pattern) {
-  const uint64_t size = pattern.size;
-  const bool is_root = rank_ == call.root;
-  pattern.announces_readers = size > kEagerLimit;
-  if (size <= kEagerLimit || (is_root ? !zero_copy_.readers().knows_all() : !oversubscribed_))
-    return exchange(call, pattern);
-  CopyTuner& tuner = tuners_[call.op.kind];
-  pattern.in_process = is_root && tuner.reads(size);
-  const int64_t began = tuner.is_open(size) ? steady_ns() : 0;
-  // Concurrent work of other ranks matters only if it runs on the root's processor.
-  pattern.wants_barrier = is_root && began != 0 && oversubscribed_;
+// For inputs that may be read in processes.
+void Collectives::exchange_readable(const Call& call, Pattern& pattern) {
+  pattern.in_process = pattern.size > kEagerLimit && all_can_read(call);
   exchange(call, pattern);
-  const bool is_try = began != 0 && (is_root || zero_copy_.any_wants_barrier());
-  const bool was_read = zero_copy_.only_in_processes();
-  if (!is_try || (!was_read && zero_copy_.any_input()) || !tuner.record(size, was_read, steady_ns() - began)) return;
-  if (tuner.decide(size, tuner.best(size)) && log_)
-    log_(std::string(sdk::op_name(call.op.kind)) + " from " + tuner.text(size));
 }
 
 // exchange_in_one_step without the indirect calls of a pattern.
@@ -173,7 +142,7 @@ void Collectives::gather(const Call& call) {
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t from) { return call.output_block(from); };
   if (rank_ == call.root) pattern.own = {call.output_block(rank_).data, call.input.size};
-  exchange_measured(call, pattern);
+  exchange_readable(call, pattern);
 }
 
 void Collectives::scatter(const Call& call) {
@@ -186,7 +155,7 @@ void Collectives::scatter(const Call& call) {
   pattern.mine = [&call](int32_t to) { return call.block(to); };
   pattern.theirs = [&call](int32_t) { return call.output; };
   if (rank_ == call.root) pattern.own = call.output;
-  exchange_measured_by_root(call, pattern);
+  exchange_readable(call, pattern);
 }
 
 void Collectives::all_gather(const Call& call) {
@@ -196,7 +165,7 @@ void Collectives::all_gather(const Call& call) {
   pattern.mine = [&call](int32_t) { return call.input; };
   pattern.theirs = [&call](int32_t from) { return call.output_block(from); };
   pattern.own = {call.output_block(rank_).data, call.input.size};
-  exchange_measured(call, pattern);
+  exchange_readable(call, pattern);
 }
 
 void Collectives::all_to_all(const Call& call) {
@@ -208,7 +177,7 @@ void Collectives::all_to_all(const Call& call) {
   pattern.mine = [&call](int32_t to) { return call.block(to); };
   pattern.theirs = [&call](int32_t from) { return call.output_block(from); };
   pattern.own = {call.output_block(rank_).data, std::min(call.output_block(rank_).size, call.block(rank_).size)};
-  exchange_measured(call, pattern);
+  exchange_readable(call, pattern);
 }
 
 }  // namespace backplane::shm

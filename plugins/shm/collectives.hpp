@@ -5,13 +5,14 @@
 // - reduce (collectives_reduce.hpp): each rank reduces its share of what the others publish.
 //
 // Zero copy (zero_copy.hpp): an input in a rank's heap is exposed instead of published, and the others read it in
-// place. The same applies to other inputs where reading another process is permitted and was measured to be faster.
+// place. The same applies to other inputs where reading another process is permitted and faster (cross_memory.hpp).
 //
 // A piece is published before the previous one is read, so that ranks do not wait for data under way.
 #pragma once
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ namespace backplane::shm {
 
 class Collectives {
  public:
-  // `pools` and `cross` may be null. `log` gets the results of measurements. `oversubscribed`: more ranks than
+  // `pools` and `cross` may be null. `log` is told why processes cannot be read. `oversubscribed`: more ranks than
   // processors; must be equal on all ranks. Call when all ranks have joined.
   Collectives(int32_t rank, int32_t world_size, const Reductions& reductions, Steps& steps, const Pools* pools,
               CrossMemory* cross = nullptr, std::function<void(const std::string&)> log = {},
@@ -33,10 +34,9 @@ class Collectives {
         world_size_(world_size),
         steps_(steps),
         others_(reading_order(rank, steps.peers().localities())),
-        oversubscribed_(oversubscribed),
+        cross_(cross),
         zero_copy_(rank, world_size, pools, cross, steps),
         reducing_(rank, world_size, reductions, steps, others_, zero_copy_, oversubscribed),
-        tuners_(BP_OP_COUNT, CopyTuner(cross == nullptr ? Cma::kOff : cross->use(), oversubscribed_)),
         log_(std::move(log)) {}
 
   // Runs any collective in a group of two or more ranks. Blocks. One at a time.
@@ -57,20 +57,17 @@ class Collectives {
   uint64_t agree_on_max(const Call& call, uint64_t mine, int32_t only_rank);
   void exchange(const Call& call, const Pattern& pattern);
   void exchange_in_one_step(const Call& call, const Pattern& pattern);
-  void exchange_measured(const Call& call, Pattern& pattern);
-  void exchange_measured_by_root(const Call& call, Pattern& pattern);
+  void exchange_readable(const Call& call, Pattern& pattern);
+  bool all_can_read(const Call& call);
 
   const int32_t rank_;
   const int32_t world_size_;
   Steps& steps_;
   const std::vector<int32_t> others_;  // in the order in which this rank reads from them
-  const bool oversubscribed_;
+  CrossMemory* const cross_;
   ZeroCopy zero_copy_;
   ReducingCollectives reducing_;
-  std::vector<CopyTuner> tuners_;  // by kind: whether to expose inputs in the process
-  // The number of scatters left in which this rank, as root, collects which ranks can read processes. More than one,
-  // because a rank may be up to kLag steps ahead of ranks that cannot be read before they have started.
-  uint32_t reader_queries_ = kSteps;
+  std::optional<bool> all_can_read_;  // once the ranks have agreed
   const std::function<void(const std::string&)> log_;
 };
 

@@ -41,8 +41,16 @@ iovec part(const void* data, size_t size) { return {const_cast<void*>(data), siz
 
 }  // namespace
 
-CrossMemory::CrossMemory(const View& view, int32_t rank, int file, Cma use)
-    : view_(view), rank_(rank), file_(file), use_(use), cookie_(random_word()), others_(view.layout().ranks()) {
+std::optional<ReadLimits> read_limits(Cma use, bool is_amd, bool spins) {
+  // Above this the second copy of staging, by another processor, costs less than the pages of a read.
+  constexpr uint64_t kLongestMessage = UINT64_C(512) << 10;
+  if (use == Cma::kOn) return ReadLimits{};
+  if (use == Cma::kOff || is_amd) return std::nullopt;
+  return ReadLimits{spins ? kEagerLimit : kMaxEager, kLongestMessage};
+}
+
+CrossMemory::CrossMemory(const View& view, int32_t rank, int file, const ReadLimits& limits)
+    : view_(view), rank_(rank), file_(file), limits_(limits), cookie_(random_word()), others_(view.layout().ranks()) {
   Member& mine = view_.member(rank);
   mine.cookie = cookie_;
   mine.cookie_address = reinterpret_cast<uintptr_t>(&cookie_);

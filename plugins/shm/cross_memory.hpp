@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads from the memory of another rank's process: process_vm_readv, known as cross memory attach (CMA). Used for
-// buffers outside the segment. The kernel is asked once per rank whether it is permitted. copy_tuner.hpp decides
-// whether it is faster than staging.
+// buffers outside the segment, of the sizes for which one copy was measured to be faster than staging
+// (share/doc/design.md, "Staging"). The kernel is asked once per rank whether it is permitted.
 //
 // Each rank holds a lock on one byte of the segment's file. The kernel gives the other ranks the owner's process id in
 // their own pid namespace. Each read also fetches a random cookie of that process: data from another program, or from a
@@ -17,10 +17,10 @@
 #include <atomic>
 #include <bit>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "copy_tuner.hpp"
 #include "layout.hpp"
 
 namespace backplane::shm {
@@ -37,12 +37,25 @@ inline const std::byte* address_of(uint64_t location) {
   return std::bit_cast<const std::byte*>(location & ~kInProcess);
 }
 
+enum class Cma { kAuto, kOn, kOff };  // option cma: where it is faster; wherever permitted; never
+
+// Sizes in bytes of ordinary buffers that are read in their process. Equal on all ranks.
+struct ReadLimits {
+  uint64_t above = kEagerLimit;    // longer messages, and collectives with longer blocks
+  uint64_t messages = UINT64_MAX;  // messages of at most this size
+
+  bool block(uint64_t size) const { return size > above; }
+  bool message(uint64_t size) const { return size > above && size <= messages; }
+};
+// nullopt: none is read. `spins`: whether waiting ranks spin, as they do not with more ranks than processors.
+std::optional<ReadLimits> read_limits(Cma use, bool is_amd, bool spins);
+
 class CrossMemory {
  public:
   // Permits other ranks to read this process, if the system allows it. `file` is the segment's; this process must not
   // close any descriptor of it while this object lives, which would release the lock. -1: all ranks are threads of this
   // process.
-  CrossMemory(const View& view, int32_t rank, int file, Cma use);
+  CrossMemory(const View& view, int32_t rank, int file, const ReadLimits& limits);
 
   // Whether this rank can read the process of `rank`. Any thread.
   bool can_read(int32_t rank) noexcept;
@@ -58,7 +71,7 @@ class CrossMemory {
   // Asks the kernel if the buffer differs from the previous one. One thread at a time.
   bool can_expose(const std::byte* data, uint64_t size) noexcept;
 
-  Cma use() const { return use_; }
+  const ReadLimits& limits() const { return limits_; }
   // Why a rank cannot be read; empty if all that were tried can.
   std::string refusal() const;
 
@@ -78,7 +91,7 @@ class CrossMemory {
   const View view_;
   const int32_t rank_;
   const int file_;
-  const Cma use_;
+  const ReadLimits limits_;
   const uint64_t cookie_;  // identifies this process to the others
   std::mutex query_mutex_;
   std::vector<Other> others_;

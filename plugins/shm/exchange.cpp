@@ -75,15 +75,9 @@ void Collectives::Exchange::expose() {
   ZeroCopy& zero_copy = all_.zero_copy_;
   const Block& exposes = pattern_.exposes;
   if (is_active_ && publishes_) zero_copy.expose(exposes.data, nullptr, exposes.size);
-  if (pattern_.announces_readers) zero_copy.announce_reader(pattern_.times, pattern_.only_from < 0);
-  if (pattern_.in_process) zero_copy.expose_in_process(exposes.data, exposes.size);
-  if (pattern_.wants_barrier) zero_copy.request_barrier();
+  const bool in_process = pattern_.in_process && publishes_ && all_.cross_->limits().block(pattern_.size);
+  if (in_process) zero_copy.expose_in_process(exposes.data, exposes.size);
   exposes_ = zero_copy.input(all_.rank_) != nullptr;
-  // Until all ranks have announced whether they can read processes, or could have done so.
-  queries_readers_ = pattern_.announces_readers && pattern_.only_from == all_.rank_ &&
-                     zero_copy.readers().is_one(all_.rank_) && !zero_copy.readers().knows_all() &&
-                     all_.reader_queries_ > 0;
-  if (queries_readers_) --all_.reader_queries_;
 }
 
 uint32_t Collectives::Exchange::publish(uint64_t offset) {
@@ -108,7 +102,6 @@ void Collectives::Exchange::stage(uint32_t step, uint64_t offset) {
 void Collectives::Exchange::read(uint32_t step, uint64_t offset) {
   if (!pattern_.each) copy_own(offset + stride_);  // now, while it is in the cache
   for (const int32_t from : all_.others_) {
-    if (queries_readers_ && offset == 0) all_.zero_copy_.learn(from, step, {}, call_.context);
     if (pattern_.publishes(from)) read_from(from, step, offset);
   }
 }
@@ -134,7 +127,7 @@ ZeroCopy::Request Collectives::Exchange::request(uint64_t size) const {
   return {.size = size,
           .offset = pattern_.each && !call_.varies ? static_cast<uint64_t>(all_.rank_) * size : 0,
           .is_listed = pattern_.each && call_.varies,
-          .in_process = pattern_.announces_readers};
+          .in_process = pattern_.in_process};
 }
 
 void Collectives::Exchange::fetch(int32_t rank, std::byte* to, const std::byte* from, uint64_t size) const {

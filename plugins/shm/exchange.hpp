@@ -13,10 +13,7 @@ struct Collectives::Pattern {
   uint64_t size = 0;                                // of the largest block, equal on all ranks
   bool each = false;                                // one block per rank instead of one for all
   bool in_place = false;                            // output overlaps input: exchanged piece by piece
-  bool announces_readers = false;                   // each rank announces whether it can read processes
-  CopyTuner::Best times = {};                       // announced with that: how long each way takes
-  bool wants_barrier = false;                       // all ranks end it together with the only publishing rank
-  bool in_process = false;                          // inputs outside heaps are exposed in the process
+  bool in_process = false;                          // inputs outside heaps may be exposed in the process
   Block exposes;                                    // the input that this rank may expose; empty: none
   int32_t only_from = -1;                           // the only rank that publishes, or -1
   int32_t only_to = -1;                             // the only rank that reads, or -1
@@ -54,9 +51,8 @@ class Collectives::Exchange {
   const bool is_active_;
   const bool publishes_;
   const bool reads_;
-  bool exposes_ = false;          // instead of staging
-  bool queries_readers_ = false;  // as a root that otherwise hears no rank: collect who can read processes
-  uint64_t copied_ = 0;           // bytes of the own block that have been copied
+  bool exposes_ = false;  // instead of staging
+  uint64_t copied_ = 0;   // bytes of the own block that have been copied
 };
 
 }  // namespace backplane::shm

@@ -8,10 +8,12 @@ namespace {
 
 std::unique_ptr<CrossMemory> cross_memory(const sdk::Context& context, Segment* segment) {
   if (segment == nullptr) return nullptr;
-  const std::string& use = context.options.text("cma");
-  if (use == "off") return nullptr;
-  return std::make_unique<CrossMemory>(segment->view(), context.rank, segment->pools().own()->file(),
-                                       use == "on" ? Cma::kOn : Cma::kAuto);
+  const std::string& cma = context.options.text("cma");
+  const Cma use = cma == "on" ? Cma::kOn : cma == "off" ? Cma::kOff : Cma::kAuto;
+  const bool spins = wait_policy_of(context.options, &segment->peers()).spin_ns > 0;
+  const std::optional<ReadLimits> limits = read_limits(use, is_amd_host(), spins);
+  if (!limits) return nullptr;
+  return std::make_unique<CrossMemory>(segment->view(), context.rank, segment->pools().own()->file(), *limits);
 }
 
 std::function<void(const std::string&)> log_of(const sdk::Context& context) {
@@ -51,8 +53,8 @@ Group::Group(const sdk::Context& context)
               segment_ ? &segment_->peers() : nullptr,
               wait_policy_of(context.options, segment_ ? &segment_->peers() : nullptr), interruption_),
       messages_(context.rank, context.world_size, segment_ ? &segment_->view() : nullptr,
-                segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiter_, cross_.get(),
-                log_of(context)) {
+                segment_ ? &segment_->peers() : nullptr, segment_ ? &segment_->pools() : nullptr, waiter_,
+                cross_.get()) {
   if (!segment_) return;
   log_topology(context, *segment_);
   steps_.emplace(segment_->view(), context.rank, context.world_size, segment_->peers(), waiter_, messages_);

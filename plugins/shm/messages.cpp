@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "messages.hpp"
 
-#include <string>
-#include <vector>
-
 #include "backplane/sdk/peer_failures.hpp"
 
 namespace backplane::shm {
 
-// Holds the lock. On release logs notes, and wakes this rank's threads if an operation has completed.
+// Holds the lock. On release wakes this rank's threads if an operation has completed.
 class Messages::Lock {
  public:
   explicit Lock(Messages& messages) : messages_(messages) { messages_.lock_.lock(); }
   Lock(Messages& messages, std::adopt_lock_t) : messages_(messages) {}
   ~Lock() {
     const bool wake = messages_.completions_.take_wake();
-    const std::vector<std::string> notes = messages_.in_place_.take_notes();
     messages_.lock_.unlock();
-    for (const std::string& each : notes) {
-      if (messages_.log_) messages_.log_(each);
-    }
     if (wake) messages_.waiter_.wake();
   }
   Lock(const Lock&) = delete;
@@ -73,10 +66,9 @@ void describe(const bp_op& op, Operation& operation) {
 }  // namespace
 
 Messages::Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, const Pools* pools, Waiter& waiter,
-                   CrossMemory* cross, std::function<void(const std::string&)> log)
+                   CrossMemory* cross)
     : world_size_(world_size),
       waiter_(waiter),
-      log_(std::move(log)),
       completions_(peers != nullptr && peers->uses_membarrier(), progress_thread_),
       in_place_(pools, cross),
       protocol_(rank, world_size, view, peers, waiter, lock_, in_place_, completions_),

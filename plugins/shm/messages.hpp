@@ -4,9 +4,7 @@
 // under one lock that no thread holds while it sleeps. protocol.hpp has what is done under the lock.
 #pragma once
 
-#include <functional>
 #include <memory>
-#include <string>
 
 #include "backplane/sdk/probe.hpp"
 #include "backplane/sdk/process_group.hpp"
@@ -22,9 +20,9 @@ namespace backplane::shm {
 class Messages final : public sdk::ProbeTable {
  public:
   // `view` and `peers` are null in a group of one, `pools` and `cross` if zero copy is not available. All must outlive
-  // this object. `log` gets the results of measurements, on any thread.
+  // this object.
   Messages(int32_t rank, int32_t world_size, const View* view, Peers* peers, const Pools* pools, Waiter& waiter,
-           CrossMemory* cross = nullptr, std::function<void(const std::string&)> log = {});
+           CrossMemory* cross = nullptr);
 
   // Submits a BP_SEND or BP_RECV. Returns null if it is done. Any thread.
   std::unique_ptr<sdk::Work> submit(const bp_op& op);
@@ -54,7 +52,6 @@ class Messages final : public sdk::ProbeTable {
 
   const int32_t world_size_;
   Waiter& waiter_;
-  const std::function<void(const std::string&)> log_;
   SpinLock lock_;  // guards the following three
   Completions completions_;
   InPlace in_place_;

@@ -36,9 +36,8 @@ void Receiver::accept(const Message& announced, Operation& receive) {
   assign(receive, id);
   RemoteBuffer remote = announced.remote;
   if (remote.data != nullptr && in_.has_revoked(remote.exposure)) remote = {};  // it cannot be read any more
-  const int64_t began = in_place_.decide(peer_, announced.size, !incoming_.empty(), remote);
   const bool is_empty = announced.size == 0;
-  incoming_.emplace(id, Incoming{announced.tag, announced.size, 0, &receive, remote, began, {}, false, is_empty});
+  incoming_.emplace(id, Incoming{announced.tag, announced.size, 0, &receive, remote, {}, false, is_empty});
   if (is_empty || remote.data == nullptr) return replies_.push_back({id, !is_empty});
   to_fetch_.push_back(id);
   completions_.request_wake();  // sleeping threads must poll: the receive may belong to a program that does not wait
@@ -53,7 +52,6 @@ bool Receiver::on_data(const Arrival& arrival) {
   if (to != nullptr) std::memcpy(to, arrival.data, arrival.length);
   incoming.offset += arrival.length;
   if (!incoming.has_joined()) return true;
-  record(incoming);
   complete(arrival.id);
   return true;
 }
@@ -91,16 +89,10 @@ bool Receiver::put_replies(Outbox& out) {
       fetched->fall_back();
       continue;
     }
-    record(*fetched);
     fetched->remote = {};
     complete(id);
   }
   return true;
-}
-
-void Receiver::record(const Incoming& incoming) {
-  if (incoming.began != 0 && incoming.receive != nullptr)
-    in_place_.record(incoming.size, incoming.remote.data != nullptr, incoming.began);
 }
 
 // The message has arrived completely.

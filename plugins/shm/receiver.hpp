@@ -65,7 +65,6 @@ class Receiver {
     uint64_t offset;      // bytes received
     Operation* receive;   // null: the bytes go to the stash
     RemoteBuffer remote;  // where to read it, unless it is sent
-    int64_t began;        // start of the measurement in ns on the steady clock; 0: not measured
     std::unique_ptr<std::byte[]> stash;
     bool is_discarded = false;      // too large for its receive, or no memory to stash it
     bool is_reply_pending = false;  // all bytes are here, but the reply is not yet in the channel
@@ -73,7 +72,6 @@ class Receiver {
     void fall_back() {  // the message is to be sent after all
       remote = {};
       offset = 0;
-      began = 0;  // the time is not meaningful for either way
     }
     std::byte* room() const {  // where the next bytes go; null: discarded
       if (receive != nullptr) return receive->data + offset;
@@ -88,7 +86,6 @@ class Receiver {
   Message make_message(Message::State state, uint64_t tag, uint64_t size, uint64_t id) const;
   void assign(Operation& receive, uint64_t id) const;
   bool fetch_part();
-  void record(const Incoming& incoming);
   void complete(uint64_t id);
 
   const int32_t peer_;

@@ -14,7 +14,7 @@ void Sender::start(Operation& send, bool may_put) {
 
 // The answer to an announcement costs ranks that do not spin two time slices, which take longer than a second copy.
 bool Sender::may_be_eager(const Operation& send) const {
-  return send.size <= kEagerLimit || (!spins_ && send.size <= kMaxEager && !in_place_.is_preferred(send));
+  return send.size <= kEagerLimit || (!spins_ && send.size <= kMaxEager && in_place_.location_of(send) == 0);
 }
 
 // Returns true if the message, or its announcement, is in the channel.

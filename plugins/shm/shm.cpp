@@ -49,8 +49,8 @@ struct Shm {
       sdk::option({.type = BP_OPTION_ENUM,
                    .key = "cma",
                    .default_value = "auto",
-                   .help = "reading ordinary buffers in the process of their rank (process_vm_readv): auto where "
-                           "measured to be faster, on wherever permitted, off never",
+                   .help = "reading ordinary buffers in the process of their rank (process_vm_readv): auto for sizes "
+                           "at which it is faster, not on AMD; on wherever permitted; off never",
                    .choices = "auto|on|off"}),
   };
   static constexpr std::array capabilities = {

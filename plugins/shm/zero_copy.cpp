@@ -15,7 +15,6 @@ void ZeroCopy::expose(const std::byte* input, std::byte* output, uint64_t size, 
                       uint64_t element) {
   is_active_ = true;
   for (RankState& each : ranks_) each = {};
-  readers_.begin(false);
   mine_ = {};
   size_ = size;
   RankState& own = ranks_[static_cast<size_t>(rank_)];
@@ -34,24 +33,6 @@ void ZeroCopy::expose_in_process(const std::byte* input, uint64_t size) {
   mine_.input = location;
   own.input = input;
   own.in_process = true;
-}
-
-bool ZeroCopy::only_in_processes() const {
-  return any_input() && std::all_of(ranks_.begin(), ranks_.end(),
-                                    [](const RankState& state) { return state.input == nullptr || state.in_process; });
-}
-
-void ZeroCopy::announce_reader(const CopyTuner::Best& times, bool to_all) {
-  readers_.begin(to_all);
-  if (cross_ == nullptr || !cross_->can_read_all()) return;
-  mine_.can_read_processes = 1;
-  mine_.times = times;
-  readers_.learn(rank_, true, times);
-}
-
-void ZeroCopy::request_barrier() {
-  mine_.wants_barrier = 1;
-  ranks_[static_cast<size_t>(rank_)].wants_barrier = true;
 }
 
 void ZeroCopy::revoke() noexcept {
@@ -76,14 +57,13 @@ void ZeroCopy::check_revoked_by(int32_t rank) const {
 
 void ZeroCopy::finish(const StepContext& context, int32_t only_reader, const std::function<void()>& meanwhile) {
   check_revoked();
-  const bool wants_barrier = any_wants_barrier();
-  const bool any = wants_barrier || any_input();
+  const bool any = any_input();
   const uint32_t step = any ? steps_.begin(context) : 0;
   if (any) steps_.publish(step, context);
   if (meanwhile) meanwhile();
-  if (at(rank_).input == nullptr && !wants_barrier) return;
+  if (at(rank_).input == nullptr) return;
   for (int32_t rank = 0; rank < static_cast<int32_t>(ranks_.size()); ++rank) {
-    if (only_reader < 0 || only_reader == rank || wants_barrier) steps_.wait_for(rank, step, 0, context);
+    if (only_reader < 0 || only_reader == rank) steps_.wait_for(rank, step, 0, context);
   }
 }
 
@@ -117,9 +97,7 @@ void ZeroCopy::learn(int32_t rank, uint32_t step, const Request& request, const 
   if (rank == rank_) return;
   RankState& theirs = ranks_[static_cast<size_t>(rank)];
   theirs.scalar = announcement.scalar;
-  theirs.wants_barrier = announcement.wants_barrier == 1;
   if (pools_ == nullptr && cross_ == nullptr) return;
-  readers_.learn(rank, announcement.can_read_processes == 1, announcement.times);
   is_active_ = true;
   if (announcement.input != 0 && request.size == 0) {
     theirs.in_process = is_in_process(announcement.input);
@@ -165,9 +143,6 @@ void ZeroCopy::learn_all(uint32_t step, const Request& request, const StepContex
 
 bool ZeroCopy::any_input() const {
   return std::any_of(ranks_.begin(), ranks_.end(), [](const RankState& state) { return state.input != nullptr; });
-}
-bool ZeroCopy::any_wants_barrier() const {
-  return std::any_of(ranks_.begin(), ranks_.end(), [](const RankState& state) { return state.wants_barrier; });
 }
 bool ZeroCopy::all_inputs() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const RankState& state) { return state.input != nullptr; });

@@ -18,7 +18,6 @@
 
 #include "cross_memory.hpp"
 #include "pools.hpp"
-#include "readers.hpp"
 #include "steps.hpp"
 
 namespace backplane::shm {
@@ -44,12 +43,7 @@ class ZeroCopy {
 
   // `pools` may be null: no heaps. `cross` may be null: processes are not read.
   ZeroCopy(int32_t rank, int32_t world_size, const Pools* pools, CrossMemory* cross, Steps& steps)
-      : rank_(rank),
-        pools_(pools),
-        cross_(cross),
-        steps_(steps),
-        ranks_(static_cast<size_t>(world_size)),
-        readers_(world_size) {}
+      : rank_(rank), pools_(pools), cross_(cross), steps_(steps), ranks_(static_cast<size_t>(world_size)) {}
 
   // Starts a collective. Exposes buffers of `size` bytes; null: none. Small buffers are not exposed. With a scalar (one
   // element of `element` bytes, at most 16) others multiply this rank's input by it, exposed or staged.
@@ -57,13 +51,6 @@ class ZeroCopy {
               uint64_t element = 0);
   // After expose: exposes the input in this process if it is not in a heap.
   void expose_in_process(const std::byte* input, uint64_t size);
-  // Announces whether this rank can read all processes, and how long each way took. `to_all`: in this collective each
-  // rank learns from each other. After expose.
-  void announce_reader(const CopyTuner::Best& times, bool to_all);
-  // Makes all ranks that learn from this one end the collective together with it. After expose.
-  void request_barrier();
-  // The ranks that can read, by the announcements of this collective and earlier ones.
-  const Readers& readers() const { return readers_; }
   void expose_nothing() {
     if (is_active_) expose(nullptr, nullptr, 0);
     is_active_ = false;
@@ -105,8 +92,6 @@ class ZeroCopy {
   // The scalar of a rank, if the collective has scalars: one element.
   const std::byte* scalar(int32_t rank) const { return at(rank).scalar.data(); }
   bool any_input() const;
-  bool any_wants_barrier() const;
-  bool only_in_processes() const;  // some inputs are exposed, none of them in a heap
   bool all_inputs() const;
   bool all() const;
 
@@ -122,7 +107,6 @@ class ZeroCopy {
     std::byte* output = nullptr;
     alignas(16) Scalar scalar = {};
     bool in_process = false;  // of the input
-    bool wants_barrier = false;
   };
   struct BlockEntry {  // of the list in the slot
     uint64_t location = 0;
@@ -133,9 +117,6 @@ class ZeroCopy {
     uint64_t input = 0;
     uint64_t output = 0;
     Scalar scalar = {};
-    uint64_t can_read_processes = 0;
-    uint64_t wants_barrier = 0;
-    CopyTuner::Best times = {};
   };
   const RankState& at(int32_t rank) const { return ranks_[static_cast<size_t>(rank)]; }
 
@@ -147,7 +128,6 @@ class ZeroCopy {
   Announcement mine_;
   uint64_t size_ = 0;             // of this rank's exposed buffers
   std::vector<RankState> ranks_;  // by rank
-  Readers readers_;
 };
 
 }  // namespace backplane::shm

@@ -61,7 +61,7 @@ class TwoProcesses {
     close(ends_[0]);
     char signal = 0;
     if (read(ends_[1], &signal, 1) != 1) _exit(1);
-    const CrossMemory mine(*view, 1, file_.get(), Cma::kOn);
+    const CrossMemory mine(*view, 1, file_.get(), {});
     word = kTheirs;
     if (write(ends_[1], &signal, 1) != 1) _exit(1);
     for (;;) poll(nullptr, 0, -1);
@@ -83,7 +83,7 @@ TEST(CrossMemory, ReadsTheProcessNamedByTheKernel) {
   if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
   TwoProcesses both;
   both.view->member(1).pid = getppid();  // must have no effect
-  CrossMemory mine(*both.view, 0, both.file(), Cma::kOn);
+  CrossMemory mine(*both.view, 0, both.file(), {});
   ASSERT_TRUE(mine.can_read(1)) << mine.refusal();
   EXPECT_EQ(read_word(mine, both), TwoProcesses::kTheirs);
   EXPECT_EQ(mine.refusal(), "");
@@ -102,13 +102,13 @@ TEST(CrossMemory, RejectsForgedCookies) {
   for (const uint64_t address : {UINT64_C(0), UINT64_C(1) << 20, ~UINT64_C(0)}) {
     const TwoProcesses both;
     both.view->member(1).cookie_address = address;
-    CrossMemory mine(*both.view, 0, both.file(), Cma::kOn);
+    CrossMemory mine(*both.view, 0, both.file(), {});
     EXPECT_FALSE(mine.can_read(1));
     EXPECT_NE(mine.refusal().find(refused), std::string::npos) << mine.refusal();
   }
   const TwoProcesses both;
   both.view->member(1).cookie += 1;
-  CrossMemory mine(*both.view, 0, both.file(), Cma::kOn);
+  CrossMemory mine(*both.view, 0, both.file(), {});
   EXPECT_FALSE(mine.can_read(1));
   EXPECT_NE(mine.refusal().find(refused), std::string::npos) << mine.refusal();
 }
@@ -117,7 +117,7 @@ TEST(CrossMemory, RejectsForgedCookies) {
 TEST(CrossMemory, RetriesRanksWithoutALock) {
   if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
   TwoProcesses both(TwoProcesses::Join::kLater);
-  CrossMemory mine(*both.view, 0, both.file(), Cma::kOn);
+  CrossMemory mine(*both.view, 0, both.file(), {});
   EXPECT_FALSE(mine.can_read(1));
   EXPECT_EQ(mine.refusal(), "");
   both.join();
@@ -130,9 +130,9 @@ TEST(CrossMemory, IsThreadSafe) {
   for (int round = 0; round < 20 * kEffort; ++round) {
     for (const bool is_forged : {false, true}) {
       const Memory memory(2);
-      const CrossMemory theirs(memory.view, 1, -1, Cma::kOn);
+      const CrossMemory theirs(memory.view, 1, -1, {});
       if (is_forged) memory.view.member(1).cookie += 1;
-      CrossMemory mine(memory.view, 0, -1, Cma::kOn);
+      CrossMemory mine(memory.view, 0, -1, {});
       std::vector<std::thread> threads;
       std::atomic<int> missing = 3;
       for (int i = 0; i < 3; ++i) {
@@ -155,7 +155,7 @@ TEST(CrossMemory, IsNotUsedWhereForbidden) {
   TwoProcesses both;
   std::thread([&both] {
     EXPECT_TRUE(forbid_reading());
-    CrossMemory mine(*both.view, 0, both.file(), Cma::kOn);
+    CrossMemory mine(*both.view, 0, both.file(), {});
     EXPECT_FALSE(mine.can_read(1));
     EXPECT_NE(mine.refusal().find("Operation not permitted"), std::string::npos) << mine.refusal();
   }).join();
@@ -191,85 +191,51 @@ TEST(CrossMemory, MessagesAreStagedWhereForbidden) {
   }
 }
 
-// The log lines of a receiver that measures messages of rank 2 and, in this round, gets an unreadable one of rank 1.
-std::vector<std::string> log_of_receiver(uint32_t unreadable_round) {
-  constexpr uint64_t kSize = 20'000;
-  const Memory memory(3);
-  std::mutex mutex;
-  std::vector<std::string> lines;
-  const auto log = [&mutex, &lines](const std::string& text) {
-    const std::lock_guard lock(mutex);
-    lines.push_back(text);
-  };
-  Rank receiver(memory.view, 0, 3, WaitPolicy{20'000, 0}, nullptr, Cma::kAuto, log);
-  const Rank played(memory.view, 1, 3, WaitPolicy{20'000, 0}, nullptr, Cma::kAuto);
-  Rank sender(memory.view, 2, 3, WaitPolicy{20'000, 0}, nullptr, Cma::kAuto);
-  memory.view.member(1).cookie += 1;
-  std::vector<std::byte> out(kSize);
-  std::vector<std::byte> in(kSize);
-  std::vector<std::byte> never(kSize);
-  const auto waiter = receiver.recv(1, 1, never.data(), kSize);
-  for (uint32_t round = 1; round <= 2 * CopyTuner::kTries; ++round) {
-    const auto sending = sender.send(0, 1, out.data(), kSize);
-    const auto receiving = receiver.recv(2, 1, in.data(), kSize);
-    receiver.messages.poll(Poll::kFull);
-    sender.messages.poll(Poll::kFull);
-    if (round == unreadable_round) announce(memory, 0, kSize, location_in_process(out.data()));
-    receiver.messages.poll(Poll::kFull);
-    Rank::finish(receiving);
-    Rank::finish(sending);
-  }
-  waiter->cancel();
-  receiver.messages.stop();
-  return lines;
+TEST(CrossMemory, ReadsTheSizesForWhichItIsFaster) {
+  const std::optional<ReadLimits> spinning = read_limits(Cma::kAuto, false, true);
+  const std::optional<ReadLimits> yielding = read_limits(Cma::kAuto, false, false);
+  const std::optional<ReadLimits> always = read_limits(Cma::kOn, true, false);
+  ASSERT_TRUE(spinning && yielding && always);
+  EXPECT_FALSE(read_limits(Cma::kAuto, true, true));
+  EXPECT_FALSE(read_limits(Cma::kOff, false, true));
+  EXPECT_FALSE(spinning->block(kEagerLimit) || spinning->message(kEagerLimit));
+  EXPECT_TRUE(spinning->block(kEagerLimit + 1) && spinning->message(kEagerLimit + 1));
+  EXPECT_FALSE(yielding->block(kMaxEager) || yielding->message(kMaxEager));
+  EXPECT_TRUE(yielding->block(kMaxEager + 1) && yielding->message(kMaxEager + 1));
+  EXPECT_TRUE(spinning->message(512 << 10) && spinning->block(UINT64_C(1) << 40));
+  EXPECT_FALSE(spinning->message((512 << 10) + 1));
+  EXPECT_TRUE(always->message(kEagerLimit + 1) && always->message(UINT64_C(1) << 40));
 }
 
-// Both events are in one batch, unless the progress thread is faster.
-TEST(CrossMemory, LogsEverything) {
-  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
-  for (const uint32_t round : {2 * CopyTuner::kPerTurn, 2 * CopyTuner::kTries}) {
-    const std::vector<std::string> lines = log_of_receiver(round);
-    const auto has_line = [&lines](const char* what) {
-      return std::any_of(lines.begin(), lines.end(),
-                         [what](const std::string& each) { return each.starts_with(what); });
-    };
-    EXPECT_TRUE(has_line("process_vm_readv: memory of rank 1 is staged"));
-    EXPECT_TRUE(has_line("messages from 16 KiB: "));
-  }
-}
-
-// Both ways are tried, the faster one is used, and later both are tried again.
-TEST(CrossMemory, MessagesTryBothWaysAgain) {
-  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
-  constexpr uint64_t kSize = 20'000;
+// The replies to messages of these sizes: whether each was read in the sender's process.
+std::vector<bool> are_read(const std::vector<uint64_t>& sizes, const WaitPolicy& policy) {
   const Memory memory(2);
-  Rank receiver(memory.view, 0, 2, WaitPolicy{20'000, 0}, nullptr, Cma::kAuto);
-  Rank sender(memory.view, 1, 2, WaitPolicy{20'000, 0}, nullptr, Cma::kAuto);
-  std::vector<std::byte> out(kSize);
-  std::vector<std::byte> in(kSize);
-  std::vector<bool> are_read;
-  for (uint32_t round = 0; round < 4 * CopyTuner::kTries + CopyTuner::kUsesUntilRetry; ++round) {
-    const auto sending = sender.send(0, 1, out.data(), kSize);
-    const auto receiving = receiver.recv(1, 1, in.data(), kSize);
-    receiver.messages.poll(Poll::kFull);
-    sender.messages.poll(Poll::kFull);
-    receiver.messages.poll(Poll::kFull);
-    Rank::finish(receiving);
+  Rank receiver(memory.view, 0, 2, policy, nullptr, Cma::kAuto);
+  Rank sender(memory.view, 1, 2, policy, nullptr, Cma::kAuto);
+  std::vector<bool> read;
+  for (const uint64_t size : sizes) {
+    std::vector<std::byte> out(size);
+    std::vector<std::byte> in(size);
+    fill(out, size);
+    const Head& reply = memory.view.channel(1, 0).heads[read.size()];
+    const auto sending = sender.send(0, 1, out.data(), size);
+    const auto receiving = receiver.recv(1, 1, in.data(), size);
+    while (receiving && !receiving->wait(0)) {
+      sender.messages.poll(Poll::kFull);
+      receiver.messages.poll(Poll::kFull);
+    }
     Rank::finish(sending);
-    const Head& access = memory.view.channel(1, 0).heads[round % kHeads];
-    ASSERT_EQ(access.kind_and_length & 0xffU, static_cast<uint32_t>(Kind::kReady));
-    are_read.push_back(access.control.size == 0);
+    EXPECT_TRUE(is_filled(in, size, size));
+    EXPECT_EQ(reply.kind_and_length & 0xffU, static_cast<uint32_t>(Kind::kReady));
+    read.push_back(reply.control.size == 0);
   }
-  constexpr uint32_t kFirst = 2 * CopyTuner::kPerTurn;
-  const auto is_tried = [](auto begin) { return std::count(begin, begin + kFirst, true) == CopyTuner::kPerTurn; };
-  const auto begin = are_read.begin();
-  const bool needs_full_trial = is_tried(begin + kFirst);  // otherwise the first tries were conclusive
-  const auto uses = begin + (needs_full_trial ? 2 * CopyTuner::kTries : kFirst);
-  const auto again = uses + CopyTuner::kUsesUntilRetry;
-  EXPECT_TRUE(is_tried(begin));
-  EXPECT_EQ(std::count(begin, uses, true), std::count(begin, uses, false));
-  EXPECT_EQ(std::count(uses, again, *uses), CopyTuner::kUsesUntilRetry);
-  EXPECT_TRUE(is_tried(again));
+  return read;
+}
+
+TEST(CrossMemory, LongerMessagesAreStaged) {
+  if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
+  EXPECT_EQ(are_read({9'000, 512 << 10, (512 << 10) + 1}, {20'000, 0}), (std::vector<bool>{true, true, false}));
+  EXPECT_EQ(are_read({65'537, 512 << 10, (512 << 10) + 1}, {0, 0}), (std::vector<bool>{true, true, false}));
 }
 
 }  // namespace

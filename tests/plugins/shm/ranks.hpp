@@ -134,8 +134,8 @@ struct Rank {
         peers(view, number, ranks),
         uses_membarrier((peers.agree_on_membarrier(), peers.uses_membarrier())),
         waiter(view.member(number).doorbell, &peers, policy, interruption),
-        cross(cma == Cma::kOff ? nullptr : std::make_unique<CrossMemory>(view, number, -1, cma)),
-        messages(number, ranks, &view, &peers, pools, waiter, cross.get(), log),
+        cross(cross_memory(view, number, cma, policy)),
+        messages(number, ranks, &view, &peers, pools, waiter, cross.get()),
         reductions(sdk::Host(host())),
         steps(view, number, ranks, peers, waiter, messages),
         collectives(number, ranks, reductions, steps, pools, cross.get(), std::move(log), policy.spin_ns == 0),
@@ -173,6 +173,11 @@ struct Rank {
     op.output = {data, size_of, BP_HOST, 0};
     op.result = result;
     return messages.submit(op);
+  }
+  static std::unique_ptr<CrossMemory> cross_memory(const View& view, int32_t number, Cma cma,
+                                                   const WaitPolicy& policy) {
+    const std::optional<ReadLimits> limits = read_limits(cma, false, policy.spin_ns > 0);
+    return limits ? std::make_unique<CrossMemory>(view, number, -1, *limits) : nullptr;
   }
   static void finish(const std::unique_ptr<sdk::Work>& work) {
     if (work) {

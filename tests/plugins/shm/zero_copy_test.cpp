@@ -126,7 +126,7 @@ TEST(ZeroCopy, HeapBuffersAreNotStaged) {
   }
 }
 
-// The same for ordinary memory read in processes, once all have announced that they can.
+// The same for ordinary memory read in processes.
 TEST(ZeroCopy, InputsReadInProcessesAreNotStaged) {
   if (!may_read()) GTEST_SKIP() << "process_vm_readv is forbidden here";
   constexpr int32_t kRanks = 3;
@@ -136,14 +136,9 @@ TEST(ZeroCopy, InputsReadInProcessesAreNotStaged) {
     std::byte* const slots = memory.view.slot(0, 0);
     run_ranks(
         memory, kRanks, WaitPolicy{20'000, 200'000},
-        [kind, slots](Rank& rank) {
+        [kind](Rank& rank) {
           std::mt19937_64 own(1);
           for (uint64_t round = 0; round < kRanks; ++round)
-            CollectiveRound(rank, round, 50'000, Placement::kOrdinary, own).run(kind);
-          all_barrier(rank);
-          if (rank.id == 0) std::fill_n(slots, kRanks * kSteps * kSlotSize, std::byte{0});
-          all_barrier(rank);
-          for (uint64_t round = kRanks; round < 2 * kRanks; ++round)
             CollectiveRound(rank, round, 50'000, Placement::kOrdinary, own).run(kind);
         },
         {}, Cma::kOn);
@@ -188,11 +183,12 @@ TEST(ZeroCopy, ForgedListsAreReadInTheProcess) {
   const uint64_t one[2] = {10'000, 10'000};
   const uint64_t displs[2] = {0, 10'000};
   std::thread other([&memory, &forger] {
-    for (const uint32_t step : {1U, 2U}) {  // the ranks first agree on the number of pieces
+    // The ranks agree on the number of pieces, meet, and agree that all can read.
+    for (const uint32_t step : {1U, 2U, 3U, 4U}) {
       await_step(memory.view, 0, step);
       Line& line = memory.view.line(1, step);
       line.digest = memory.view.line(0, step).digest;
-      const uint64_t value = step == 1 ? 40'000 : 1;
+      const uint64_t value = step == 1 ? 40'000 : step == 3 ? 0 : 1;
       std::memcpy(line.data.data(), &value, sizeof value);
       const uint64_t list[4] = {kInProcess | 4096, 40'000, kInProcess | 4096, 40'000};
       std::memcpy(memory.view.slot(1, step), list, sizeof list);
@@ -222,15 +218,18 @@ int32_t failure_of_reading(uint32_t kind, uint64_t address, bool has_failed) {
   const Memory memory(2);
   Rank honest(memory.view, 0, 2, WaitPolicy{20'000, 0}, nullptr, Cma::kOn);
   Rank forger(memory.view, 1, 2, WaitPolicy{20'000, 0}, nullptr, Cma::kOn);
-  std::thread other([&memory, &forger, address, has_failed] {
-    await_step(memory.view, 0, 1);
-    Line& line = memory.view.line(1, 1);
-    line.digest = memory.view.line(0, 1).digest;
-    const uint64_t place = kInProcess | address;
-    std::memcpy(line.data.data(), &place, sizeof place);
-    if (has_failed) forger.peers.mark_collective_failed();
-    line.step.store(1);
-    forger.peers.wake(0);
+  std::thread other([&memory, &forger, kind, address, has_failed] {
+    const uint32_t last = kind == BP_ALL_REDUCE ? 1 : 3;  // in the first two the ranks agree that all can read
+    for (uint32_t step = 1; step <= last; ++step) {
+      await_step(memory.view, 0, step);
+      Line& line = memory.view.line(1, step);
+      line.digest = memory.view.line(0, step).digest;
+      const uint64_t value = step == last ? kInProcess | address : 0;
+      std::memcpy(line.data.data(), &value, sizeof value);
+      if (step == last && has_failed) forger.peers.mark_collective_failed();
+      line.step.store(step);
+      forger.peers.wake(0);
+    }
   });
   std::vector<uint32_t> in(kind == BP_ALL_REDUCE ? 20'000 : 10'000);
   std::vector<uint32_t> out(20'000);
