@@ -94,9 +94,9 @@ uint64_t Collectives::agree_on_max(const Call& call, uint64_t mine, int32_t only
 }
 
 // Whether each rank can read the processes of all others. The ranks agree on it once, in the first exchange of blocks
-// that may be read.
+// that may be read, unless the options of one exclude it.
 bool Collectives::all_can_read(const Call& call) {
-  if (cross_ == nullptr) return false;  // on all ranks, since it follows from options and host
+  if (!all_can_read_ && (cross_ == nullptr || !steps_.peers().all_may_read())) all_can_read_ = false;
   if (!all_can_read_) {
     steps_.barrier(call.context);  // all have started, so that they can be read
     const bool can_read = cross_->can_read_all();

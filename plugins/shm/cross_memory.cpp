@@ -41,6 +41,11 @@ iovec part(const void* data, size_t size) { return {const_cast<void*>(data), siz
 
 }  // namespace
 
+Cma cma_of(const sdk::Options& options) {
+  const std::string& text = options.text("cma");
+  return text == "on" ? Cma::kOn : text == "off" ? Cma::kOff : Cma::kAuto;
+}
+
 std::optional<ReadLimits> read_limits(Cma use, bool is_amd, bool spins) {
   // Above this the second copy of staging, by another processor, costs less than the pages of a read.
   constexpr uint64_t kLongestMessage = UINT64_C(512) << 10;

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "backplane/sdk/process_group.hpp"
 #include "layout.hpp"
 
 namespace backplane::shm {
@@ -38,8 +39,9 @@ inline const std::byte* address_of(uint64_t location) {
 }
 
 enum class Cma { kAuto, kOn, kOff };  // option cma: where it is faster; wherever permitted; never
+Cma cma_of(const sdk::Options& options);
 
-// Sizes in bytes of ordinary buffers that are read in their process. Equal on all ranks.
+// Sizes in bytes of ordinary buffers that are read in their process.
 struct ReadLimits {
   uint64_t above = kEagerLimit;    // longer messages, and collectives with longer blocks
   uint64_t messages = UINT64_MAX;  // messages of at most this size

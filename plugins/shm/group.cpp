@@ -8,10 +8,8 @@ namespace {
 
 std::unique_ptr<CrossMemory> cross_memory(const sdk::Context& context, Segment* segment) {
   if (segment == nullptr) return nullptr;
-  const std::string& cma = context.options.text("cma");
-  const Cma use = cma == "on" ? Cma::kOn : cma == "off" ? Cma::kOff : Cma::kAuto;
   const bool spins = wait_policy_of(context.options, &segment->peers()).spin_ns > 0;
-  const std::optional<ReadLimits> limits = read_limits(use, is_amd_host(), spins);
+  const std::optional<ReadLimits> limits = read_limits(cma_of(context.options), is_amd_host(), spins);
   if (!limits) return nullptr;
   return std::make_unique<CrossMemory>(segment->view(), context.rank, segment->pools().own()->file(), *limits);
 }
@@ -30,7 +28,8 @@ void log_topology(const sdk::Context& context, Segment& segment) {
   if (!parts.empty()) text.append(", ").append(parts);
   const Staging& staging = segment.view().layout().staging();
   text.append("; staging for collectives ").append(std::to_string(staging.slots * kSlotSize >> 10));
-  text.append(" KiB per rank, for messages ").append(std::to_string(staging.ring >> 10)).append(" KiB per peer");
+  text.append(" KiB per rank, for messages ").append(std::to_string(staging.ring >> 10)).append(" KiB per peer; ");
+  text.append(describe_memory(segment.view().layout()));
   if (peers.oversubscribed()) text.append("; more ranks than processors: waits yield instead of spinning");
   const size_t older_groups = segment.pools().older_groups();
   if (older_groups > 0) text.append("; memory pools of older groups: ").append(std::to_string(older_groups));

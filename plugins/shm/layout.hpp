@@ -110,6 +110,7 @@ struct alignas(
   std::atomic<uint32_t> cpu;                // 1 + the processor of its last long wait
   uint32_t has_membarrier;                  // 1: registered for membarrier
   uint32_t can_map_heaps;                   // 1: its address space has room for all heaps
+  uint32_t may_read;                        // 1: its options permit process_vm_readv (cross_memory.hpp)
   std::array<uint64_t, kMaxOlderGroups> older_groups;  // ids of groups, or 0
   // Identifies the process to readers (cross_memory.hpp).
   uint64_t cookie;
@@ -190,6 +191,10 @@ class Layout {
   size_t channels() const { return slots() + n_ * staging_.slots * kSlotSize; }
   size_t channel_size() const { return sizeof(Channel) + staging_.ring; }
   size_t size() const { return channels() + n_ * n_ * channel_size(); }
+  // Bytes of memory that exist once all ranks have joined, and once each has exchanged messages with all others. Heaps
+  // come on top.
+  size_t initial_memory() const { return channels(); }
+  size_t max_memory() const { return channels() + n_ * (n_ - 1) * channel_size(); }
   size_t ranks() const { return n_; }
   const Staging& staging() const { return staging_; }
 

@@ -162,6 +162,13 @@ int Peers::processors() const {
   return count;
 }
 
+bool Peers::all_may_read() const {
+  for (int32_t rank = 0; rank < world_size_; ++rank) {
+    if (view_.member(rank).may_read != 1) return false;
+  }
+  return true;
+}
+
 std::vector<Locality> Peers::localities() const {
   std::vector<Locality> all;
   for (int32_t rank = 0; rank < world_size_; ++rank) all.push_back(view_.member(rank).locality);

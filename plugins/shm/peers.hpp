@@ -66,6 +66,8 @@ class Peers {
   // The number of processors in the union of all affinities.
   int processors() const;
   bool oversubscribed() const { return processors() < world_size_; }
+  // Whether the options of all ranks permit reading processes. Call when all have joined.
+  bool all_may_read() const;
   // Locality of each rank. Call when all have joined.
   std::vector<Locality> localities() const;
 

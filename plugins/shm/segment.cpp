@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "backplane/sdk/peer_failures.hpp"
+#include "cross_memory.hpp"
 #include "peers.hpp"
 #include "process.hpp"
 
@@ -61,12 +62,20 @@ int32_t status_for_others(int32_t status) {
 
 size_t file_size(const Layout& layout, uint64_t heap) { return layout.size() + layout.ranks() * heap; }
 
+uint64_t default_staging(int32_t world_size) {
+  return Staging::limited(staging_for(is_amd_host(), Topology::of_host().second_level_cache()), world_size);
+}
+
 // The bytes of staging that this rank's options ask for.
 uint64_t staging_of(const sdk::Context& context) {
   const auto wanted = static_cast<uint64_t>(context.options.integer("staging"));
   if (wanted > 0) return std::clamp(std::bit_floor(wanted), Staging::kLeast, Staging::kMost);
-  const uint64_t best = staging_for(is_amd_host(), Topology::of_host().second_level_cache());
-  return Staging::limited(best, context.world_size);
+  return default_staging(context.world_size);
+}
+
+std::string mebibytes(size_t bytes) {
+  const size_t tenths = (bytes * 10 + (size_t{1} << 20) - 1) >> 20;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " MiB";
 }
 
 void check_world_size(int32_t world_size) {
@@ -355,6 +364,7 @@ void Segment::join(const sdk::Context& context) {
   populate_own(view_, context);
   Member& mine = view_.member(context.rank);
   mine.can_map_heaps = can_map_heaps(view_.layout().ranks() * pools_.own()->size()) ? 1 : 0;
+  mine.may_read = read_limits(cma_of(context.options), is_amd_host(), true) ? 1 : 0;
   for (size_t i = 0; i < older_groups_.size(); ++i) mine.older_groups[i] = older_groups_[i].id;
   if (peers_.join()) return;
   throw sdk::Failure(BP_INVALID, "two processes claim to be " + named(context.rank) + " of the group", context.rank);
@@ -376,9 +386,16 @@ void Segment::learn(const sdk::Context& context) {
   if (id != 0) register_group(id, context, pools_.own());
 }
 
+Layout default_layout(int32_t world_size) { return {world_size, default_staging(world_size)}; }
+
+std::string describe_memory(const Layout& layout) {
+  return "shared memory: " + mebibytes(layout.initial_memory()) + ", with messages between all ranks up to " +
+         mebibytes(layout.max_memory()) + ", and what programs allocate";
+}
+
 void check_segment(int32_t world_size) {
   check_world_size(world_size);
-  const Layout layout(world_size, Staging::limited(Staging::kMostByDefault, world_size));
+  const Layout layout = default_layout(world_size);
   const sdk::Descriptor memory = make_anonymous(file_size(layout, heap_size(layout.size(), world_size)));
   populate(Mapping(memory.get(), layout.size()).data(), kPage, "a test page");
 }

@@ -56,6 +56,11 @@ class Segment {
   Pools pools_;
 };
 
+// The layout of a group of this size with default options.
+Layout default_layout(int32_t world_size);
+// Such as "shared memory: 1.1 MiB, with messages between all ranks up to 2.1 MiB, and what programs allocate".
+std::string describe_memory(const Layout& layout);
+
 // Throws BP_UNSUPPORTED or BP_RESOURCE if a group of this size is not possible here, as far as one process can tell:
 // creates such a segment and populates one page of it.
 void check_segment(int32_t world_size);

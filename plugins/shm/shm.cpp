@@ -12,10 +12,8 @@
 namespace backplane::shm {
 namespace {
 
-// The size of the planned group; at least 2.
-int32_t planned_ranks(const sdk::Host& host) {
-  const auto* plan = static_cast<const bp_plan_api*>(host.get()->extension(host.get()->ctx, BP_EXT_PLAN));
-  return plan == nullptr ? 2 : std::max(2, plan->world_size);
+const bp_plan_api* plan_of(const sdk::Host& host) {
+  return static_cast<const bp_plan_api*>(host.get()->extension(host.get()->ctx, BP_EXT_PLAN));
 }
 
 struct Shm {
@@ -43,7 +41,7 @@ struct Shm {
                    .key = "staging",
                    .default_value = "0",
                    .help = "shared memory per rank for data of collectives, and again for messages, 512K to 16M; 0: by "
-                           "the caches and the number of ranks; rank 0's value holds",
+                           "the caches and the number of ranks (`backplane explain`); rank 0's value holds",
                    .min = 0,
                    .max = 16 << 20}),
       sdk::option({.type = BP_OPTION_ENUM,
@@ -79,7 +77,10 @@ struct Shm {
                          "a host; mount /proc");
     }
     try {
-      check_segment(planned_ranks(host));
+      const bp_plan_api* const plan = plan_of(host);
+      const int32_t ranks = plan == nullptr ? 2 : std::max(2, plan->world_size);
+      check_segment(ranks);
+      host.log(BP_LOG_INFO, (plan == nullptr ? "2 ranks: " : "") + describe_memory(default_layout(ranks)));
     } catch (const sdk::Failure& why) {
       throw sdk::Failure(BP_UNSUPPORTED, why.what(), -1, why.native_code());
     }

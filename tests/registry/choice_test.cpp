@@ -53,6 +53,11 @@ const std::vector<Candidate> kAll = {{"shm", ""}, {"gloo", ""}, {"zmq", ""}};
 
 TEST(ChoiceTest, OneHostSharesMemory) { EXPECT_EQ(told({{kAll}, {kAll}, {kAll}})[0], "shm: 3 ranks on one host"); }
 
+TEST(ChoiceTest, NamesTheRemarkOfTheChosenBackend) {
+  const std::vector<Candidate> remarked = {{"shm", "", false, "", "shm: 2 MiB"}, {"gloo", "", false, "", "gloo: eth0"}};
+  EXPECT_EQ(told({{remarked}, {remarked}})[0], "shm: 2 ranks on one host (shm: 2 MiB)");
+}
+
 TEST(ChoiceTest, RanksElsewhere) {
   EXPECT_EQ(told({{kAll}, {kAll, "there"}})[0],
             "gloo: 2 ranks, all of which can use it; not shm: not all ranks have it, on one host and as one user");

@@ -158,7 +158,7 @@ Choice decide(Store& store, int32_t world_size, const std::vector<Candidate>& mi
   }
   const std::string measurements = table.measurements(id, usable, world_size);
   const char* const why = needs_one_domain(id) ? "ranks on one host" : "ranks, all of which can use it";
-  std::string reason = fmt::format("{}: {} {}", id, world_size, why);
+  std::string reason = fmt::format("{}: {} {}{}", id, world_size, why, remark_on(mine, id));
   if (!measurements.empty()) reason += fmt::format("; {}", measurements);
   const std::vector<BackendOverride> overrides = table.overrides(id, able_to_share(mine, id, usable), world_size);
   if (!overrides.empty()) reason += fmt::format("; {}", describe(overrides));

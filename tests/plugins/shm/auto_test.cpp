@@ -3,9 +3,12 @@
 // When `auto` selects shm, and which memory pools its groups share.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <filesystem>
 #include <sstream>
 
 #include "processes.hpp"
@@ -48,6 +51,68 @@ TEST(ShmSegment, SubgroupsUseThePoolsOfTheirParent) {
   EXPECT_EQ(each[0].find("older groups"), std::string::npos) << log;
   EXPECT_NE(each[1].find("; memory pools of older groups: 1"), std::string::npos) << log;
   EXPECT_NE(each[2].find("; memory pools of older groups: 2"), std::string::npos) << log;
+}
+
+// Bytes of the segment that exist; -1 if this process has no such descriptor, or several.
+int64_t used_memory() {
+  int64_t used = -1;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(each, gone).string().find("/memfd:backplane") != 0) continue;
+    struct stat facts {};
+    if (used != -1 || ::stat(each.path().c_str(), &facts) != 0) return -1;
+    used = int64_t{facts.st_blocks} * 512;
+  }
+  return used;
+}
+
+// Rank 0 compares the memory of its log line, in MiB, with what exists before and after messages between all ranks.
+std::string compare_memory(const JobDirectory& place, int rank, const std::string& backend) {
+  double logged[2] = {0, 0};
+  const auto keep = [](void* ctx, uint32_t, const char* text) {
+    const std::string line = text;
+    const size_t at = line.find("shared memory: ");
+    auto* const to = static_cast<double*>(ctx);
+    constexpr const char* kForm = "shared memory: %lf MiB, with messages between all ranks up to %lf MiB";
+    if (at != std::string::npos) std::sscanf(line.c_str() + at, kForm, to, to + 1);
+  };
+  try {
+    bp_set_log(keep, logged);
+    backplane::ProcessGroup group = join(place, rank, backend);
+    group.barrier();
+    const int64_t before = used_memory();
+    group.barrier();
+    std::vector<int> in(4'000);
+    const std::vector<int> out(in.size(), rank);
+    for (int turn = 1; turn < 3; ++turn) {
+      backplane::Work receiving = group.irecv(in, (rank + turn) % 3);
+      group.send(out, (rank + 3 - turn) % 3);
+      receiving.wait();
+    }
+    group.barrier();
+    const int64_t after = used_memory();
+    group.barrier();
+    backplane::destroy_process_group();
+    bp_set_log(nullptr, nullptr);
+    const auto is_rounded = [](int64_t bytes, double mebibytes) {
+      const double exact = static_cast<double>(bytes) / (1 << 20);
+      return exact <= mebibytes && exact > mebibytes - 0.1;
+    };
+    if (rank != 0 || (is_rounded(before, logged[0]) && is_rounded(after, logged[1]))) return "right";
+    return std::to_string(before) + " and " + std::to_string(after) + " bytes instead of " + std::to_string(logged[0]) +
+           " and " + std::to_string(logged[1]) + " MiB";
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+TEST(ShmSegment, LogsHowMuchMemoryItTakes) {
+  for (const char* const backend : {"shm", "shm?staging=2M"}) {
+    const JobDirectory place;
+    const auto value = run(
+        place, [](int) { return true; }, backend, compare_memory);
+    EXPECT_EQ(value, std::vector<std::string>(3, "right")) << backend;
+  }
 }
 
 TEST(ShmSegment, AutoSelectsShm) {

@@ -177,6 +177,7 @@ struct Rank {
   static std::unique_ptr<CrossMemory> cross_memory(const View& view, int32_t number, Cma cma,
                                                    const WaitPolicy& policy) {
     const std::optional<ReadLimits> limits = read_limits(cma, false, policy.spin_ns > 0);
+    view.member(number).may_read = limits ? 1 : 0;
     return limits ? std::make_unique<CrossMemory>(view, number, -1, *limits) : nullptr;
   }
   static void finish(const std::unique_ptr<sdk::Work>& work) {

@@ -237,6 +237,32 @@ TEST(ShmSegment, RanksAgreeOnStaging) {
   EXPECT_TRUE(leaves_nothing());
 }
 
+TEST(ShmSegment, RanksMayDifferInCma) {
+  const auto differing = [](const JobDirectory& place, int rank, const std::string&) -> std::string {
+    constexpr const char* kCma[] = {"shm?cma=on", "shm?cma=off", "shm"};
+    try {
+      backplane::ProcessGroup group = join(place, rank, kCma[rank]);
+      for (int round = 0; round < 3; ++round) {
+        const std::vector<int> mine(20'000, 10 * round + rank);
+        std::vector<int> all(60'000);
+        group.all_gather(mine, all);
+        for (size_t i = 0; i < all.size(); ++i) {
+          if (all[i] != 10 * round + static_cast<int>(i / mine.size())) return "wrong";
+        }
+      }
+      backplane::destroy_process_group();
+      return "right";
+    } catch (const std::exception& e) {
+      return e.what();
+    }
+  };
+  const JobDirectory place;
+  EXPECT_EQ(run(
+                place, [](int) { return true; }, "", differing),
+            std::vector<std::string>(3, "right"));
+  EXPECT_TRUE(leaves_nothing());
+}
+
 bool answer_reads_with(unsigned action) { return answer_with(action, SYS_process_vm_readv); }
 
 // Large messages arrive whether all, some or no ranks may read other processes.
