@@ -12,6 +12,13 @@ bool Waiter::sleep(uint32_t rings, int64_t left_ns) noexcept {
   return doorbell_.rings.load() != rings;
 }
 
+bool Waiter::yields_to_others() {
+  constexpr std::chrono::microseconds kSwitch{1};  // a yield is shorter if no other thread is ready to run
+  const sdk::SpinPolicy::Clock::time_point now = sdk::SpinPolicy::Clock::now();
+  if (yields_.limit().count() == 0 || !yields_.is_worthwhile(now)) return false;
+  return yields_.yield(now) - now >= kSwitch;
+}
+
 void Waiter::abort(const sdk::Failure& why) noexcept {
   {
     const std::lock_guard lock(mutex_);

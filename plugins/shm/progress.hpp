@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Waiting for another rank: a thread spins for a short time, then yields between polls, then sleeps on its rank's
-// doorbell. With more ranks than processors it does not spin.
+// doorbell. With more ranks than processors it does not spin. While it spins it yields now and then, and stops spinning
+// if another thread has run meanwhile, such as a rank of another group.
 #pragma once
 
 #include <algorithm>
@@ -144,10 +145,17 @@ class Waiter {
     Waiter& waiter_;
   };
 
+  // The first part of `until`, which began at `begin`. Returns nothing if the wait goes on.
+  template <typename Ready>
+  std::optional<WaitResult> spin(int64_t begin, LazyDeadline& deadline, const Ready& ready);
+  // Yields. Returns whether another thread has run meanwhile.
+  bool yields_to_others();
+
   [[noreturn]] void throw_why() const;
 
+  static constexpr int kMaxBatch = 16;                // polls
   static constexpr int kMaxYields = 3;                // of yields before a wait counts as one
-  static constexpr int64_t kLong = 2'000;             // ns; longer than most waits
+  static constexpr int64_t kLong = 2'000;             // ns; longer than most waits, and the time between two yields
   static constexpr int64_t kMaxSleepNs = 50'000'000;  // interval of liveness checks
 
   // Sleeps until the doorbell rings or a timeout, at most kMaxSleepNs. Returns whether it rang.
@@ -166,6 +174,29 @@ class Waiter {
 };
 
 template <typename Ready>
+std::optional<WaitResult> Waiter::spin(int64_t begin, LazyDeadline& deadline, const Ready& ready) {
+  const int64_t spin_ns = deadline.asks() ? std::min(spin_ns_, LazyDeadline::kAskNs) : spin_ns_;
+  int64_t next_yield = begin + kLong;
+  int batch = 4;  // polls between two looks at the clock
+  for (int64_t now = begin; now - begin < spin_ns;) {
+    if (now > next_yield) {
+      if (aborted()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kAborted;
+      if (deadline.passed()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kTimeout;
+      const bool shares = peers_ != nullptr && peers_->shares_processor();
+      if (shares || yields_to_others()) return {};
+      next_yield = now + kLong;
+    }
+    for (int i = 0; i < batch; ++i) {
+      if (ready(Poll::kQuick)) return WaitResult::kReady;
+      relax();
+    }
+    const int64_t before = std::exchange(now, steady_ns());
+    if (batch < kMaxBatch && now - before < kLong / 8) batch *= 2;
+  }
+  return {};
+}
+
+template <typename Ready>
 WaitResult Waiter::until(LazyDeadline& deadline, const Ready& ready) {
   if (ready(deadline.is_zero() ? Poll::kFull : Poll::kQuick)) return WaitResult::kReady;
   // A hint for the progress thread. Not an atomic addition, which would wait for earlier writes.
@@ -178,20 +209,7 @@ WaitResult Waiter::until(LazyDeadline& deadline, const Ready& ready) {
     if (ready(Poll::kQuick)) return WaitResult::kReady;
   }
   const int64_t begin = steady_ns();
-  bool is_long = false;
-  const int64_t spin_ns = deadline.asks() ? std::min(spin_ns_, LazyDeadline::kAskNs) : spin_ns_;
-  for (int64_t spun = 0; spun < spin_ns; spun = steady_ns() - begin) {
-    if (!is_long && spun > kLong) {
-      is_long = true;
-      if (peers_ != nullptr && peers_->shares_processor()) break;
-    }
-    for (int i = 0; i < 16; ++i) {
-      if (ready(Poll::kQuick)) return WaitResult::kReady;
-      relax();
-    }
-    if (aborted()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kAborted;
-    if (deadline.passed()) return ready(Poll::kFull) ? WaitResult::kReady : WaitResult::kTimeout;
-  }
+  if (const std::optional<WaitResult> ended = spin(begin, deadline, ready); ended) return *ended;
   std::optional<Driver> driver(std::in_place, *this);
   auto yielding_until = sdk::SpinPolicy::Clock::now() + yields_.limit();
   for (;;) {

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <atomic>
+#include <thread>
+
 #include "group.hpp"
 #include "ranks.hpp"
 
@@ -67,6 +70,29 @@ TEST(Waiter, RanksOnOneProcessorYieldToEachOther) {
   EXPECT_EQ(waiter.until(deadline, [&waiter](Poll) { return waiter.drivers() > 0; }), WaitResult::kReady)
       << "it polled without yielding";
   EXPECT_TRUE(first.shares_processor());
+  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
+}
+
+// Other threads may be ranks of another group, of which this one knows nothing.
+TEST(Waiter, StopsSpinningWhileAnotherThreadWaitsForItsProcessor) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  cpu_set_t here;
+  CPU_ZERO(&here);
+  CPU_SET(::sched_getcpu(), &here);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof here, &here), 0);
+  std::atomic<bool> stop = false;
+  std::thread other([&stop] {  // on the same processor
+    while (!stop) sched_yield();
+  });
+  Doorbell doorbell = {};
+  const sdk::Interruption interruption;
+  Waiter waiter(doorbell, nullptr, WaitPolicy{60'000'000'000, 1'000'000}, interruption);
+  LazyDeadline deadline(20'000'000'000);
+  EXPECT_EQ(waiter.until(deadline, [&waiter](Poll) { return waiter.drivers() > 0; }), WaitResult::kReady)
+      << "it polled without yielding";
+  stop = true;
+  other.join();
   ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
