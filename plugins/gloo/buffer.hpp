@@ -90,7 +90,7 @@ class Buffer final : public ThreadHandover, public ::gloo::transport::tcp::Unbou
   // Wakes the waiters with this exception.
   void fail(const std::exception_ptr& error) { signalException(error); }
   ::gloo::WeakNonOwningPtr<::gloo::transport::tcp::UnboundBuffer> weak() const { return getWeakNonOwningPtr(); }
-  // Keeps a message for a later receive (see orphans in pair.hpp).
+  // Keeps a message for a later receive (see cancelled.hpp).
   void keep(ArrivingBytes bytes);
   const char* kept() const { return kept_.data(); }
 

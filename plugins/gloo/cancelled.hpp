@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers in the place of those of cancelled operations. Only the pair uses them, under its lock (m_).
+// Buffers in the place of those of cancelled operations. Only the parts of the pair use them, under its lock.
 #pragma once
 
 #include <deque>

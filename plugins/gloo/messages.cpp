@@ -30,7 +30,7 @@ class Send final : public Message {
     }
   }
   ~Send() override {
-    if (!done_) shared_.transport->pair(peer_).detach_send(buffer_, slot_);
+    if (!done_) shared_.transport->pair(peer_).sending().detach(buffer_, slot_);
   }
 
   bool wait(Clock::time_point until) override {
@@ -93,7 +93,7 @@ class Receive final : public Message {
     for (;;) {
       const Clock::time_point slice = std::min(until, Clock::now() + kCheckInterval);
       if (wait_slice(slice)) return true;
-      if (peer_ != BP_ANY_SOURCE && buffer_.is_displaced() && !shared_.transport->pair(peer_).is_open() &&
+      if (peer_ != BP_ANY_SOURCE && buffer_.is_displaced() && !shared_.transport->pair(peer_).connection().is_open() &&
           !buffer_.has_received()) {
         throw_lost(shared_, peer_, "it had not sent its message");
       }
@@ -122,7 +122,7 @@ class Receive final : public Message {
   }
 
   void post(Pair& pair) {
-    Pair::Adopted adopted = pair.adopt(buffer_, slot_);
+    Receiving::Adopted adopted = pair.receiving().adopt(buffer_, slot_);
     orphan_ = std::move(adopted.orphan);
     if (orphan_ || adopted.posted) return;
     try {
@@ -144,14 +144,14 @@ class Receive final : public Message {
   std::unique_ptr<Buffer> take_filled_orphan() {
     for (int rank = 0; rank < shared_.world_size; ++rank) {
       if (rank == shared_.rank) continue;
-      if (auto orphan = shared_.transport->pair(rank).take_filled_orphan(slot_)) return orphan;
+      if (auto orphan = shared_.transport->pair(rank).receiving().take_filled_orphan(slot_)) return orphan;
     }
     return nullptr;
   }
 
   bool has_filled_orphan() {
     for (int rank = 0; rank < shared_.world_size; ++rank) {
-      if (rank != shared_.rank && shared_.transport->pair(rank).has_filled_orphan(slot_)) return true;
+      if (rank != shared_.rank && shared_.transport->pair(rank).receiving().has_filled_orphan(slot_)) return true;
     }
     return false;
   }
@@ -173,7 +173,7 @@ class Receive final : public Message {
   std::vector<int> open_peers() {
     std::vector<int> peers;
     for (int rank = 0; rank < shared_.world_size; ++rank) {
-      if (rank != shared_.rank && shared_.transport->pair(rank).is_open()) peers.push_back(rank);
+      if (rank != shared_.rank && shared_.transport->pair(rank).connection().is_open()) peers.push_back(rank);
     }
     return peers;
   }
@@ -183,21 +183,21 @@ class Receive final : public Message {
     const bool waited_here = shared_.loopback.forget(buffer_);
     if (orphan_) {
       const int source = peer_ == BP_ANY_SOURCE ? orphan_->source() : peer_;
-      shared_.transport->pair(source).give_back_orphan(std::move(orphan_), slot_);
+      shared_.transport->pair(source).receiving().give_back(std::move(orphan_), slot_);
       return true;
     }
     if (!shared_.transport || peer_ == shared_.rank) return waited_here;
     if (peer_ != BP_ANY_SOURCE) {
       Pair& pair = shared_.transport->pair(peer_);
-      if (pair.withdraw_receive(buffer_, slot_)) return true;
+      if (pair.receiving().withdraw(buffer_, slot_)) return true;
       if (!buffer_.is_displaced()) return false;
       if (shared_.transport->withdraw_any_source(buffer_, slot_)) return true;
-      return pair.withdraw_receive(buffer_,
-                                   slot_);  // a message announced meanwhile has moved the receive back to this pair
+      return pair.receiving().withdraw(buffer_,
+                                       slot_);  // a message announced meanwhile has moved the receive back to this pair
     }
     if (shared_.transport->withdraw_any_source(buffer_, slot_)) return true;
     for (int rank = 0; rank < shared_.world_size; ++rank) {
-      if (rank != shared_.rank && shared_.transport->pair(rank).withdraw_receive(buffer_, slot_)) return true;
+      if (rank != shared_.rank && shared_.transport->pair(rank).receiving().withdraw(buffer_, slot_)) return true;
     }
     return false;
   }

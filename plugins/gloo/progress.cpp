@@ -65,7 +65,7 @@ void ProgressEngine::release() {
 }
 
 void ProgressEngine::give_back_connections() {
-  for (Pair* const pair : pairs_) pair->give_back();
+  for (Pair* const pair : pairs_) pair->progress().give_back();
   pairs_.clear();
   polled_.clear();
 }
@@ -120,7 +120,7 @@ ProgressScope::~ProgressScope() {
   scope_of_thread = nullptr;
   engine.scopes_.fetch_add(1);
   const bool written =
-      std::all_of(engine.pairs_.begin(), engine.pairs_.end(), [](Pair* pair) { return pair->flush(); });
+      std::all_of(engine.pairs_.begin(), engine.pairs_.end(), [](Pair* pair) { return pair->progress().flush(); });
   if (!written) engine.give_back_connections();
   if (!engine.pairs_.empty()) engine.set_timer(true);
   engine.release();
@@ -136,11 +136,11 @@ bool ProgressScope::drives(const Context& context) {
 }
 
 void ProgressScope::attach(Pair& pair) {
-  if (!drives(pair.owner()) || scope_of_thread->ended_ || pair.is_driven()) return;
+  if (!drives(pair.owner()) || scope_of_thread->ended_ || pair.progress().is_taken()) return;
   ProgressEngine& engine = pair.owner().engine();
   engine.pairs_.reserve(engine.pairs_.size() + 1);
   engine.polled_.reserve(engine.polled_.size() + 1);
-  const int fd = pair.take();
+  const int fd = pair.progress().take();
   if (fd < 0) return;
   engine.pairs_.push_back(&pair);
   engine.polled_.push_back({fd, POLLIN, POLLIN});
@@ -166,14 +166,14 @@ bool ProgressScope::poll_connections(bool only_ready) {
   bool moved = false;
   for (size_t i = 0; i < engine.pairs_.size(); ++i) {
     if (only_ready && engine.polled_[i].revents == 0) continue;
-    const Pair::Progress progress = engine.pairs_[i]->advance();
-    if (progress == Pair::Progress::kEnded) {
+    const PairProgress::Progress progress = engine.pairs_[i]->progress().advance();
+    if (progress == PairProgress::Progress::kEnded) {
       ended_ = true;
       engine.give_back_connections();
       return true;
     }
-    moved = moved || progress == Pair::Progress::kMoved;
-    engine.polled_[i].events = POLLIN | (progress == Pair::Progress::kBlocked ? POLLOUT : 0);
+    moved = moved || progress == PairProgress::Progress::kMoved;
+    engine.polled_[i].events = POLLIN | (progress == PairProgress::Progress::kBlocked ? POLLOUT : 0);
   }
   return moved;
 }

@@ -37,7 +37,7 @@ Context::~Context() {
   engine_->add_passive_waiter();
   shut_down();
   for (const auto& pair : pairs_) {
-    if (pair) static_cast<Pair*>(pair.get())->wait_closed();
+    if (pair) static_cast<Pair*>(pair.get())->connection().wait_closed();
   }
   engine_.reset();
   pairs_.clear();
@@ -47,7 +47,7 @@ std::unique_ptr<::gloo::transport::Pair>& Context::createPair(int peer) {
   std::unique_ptr<::gloo::transport::Pair>& slot = pairs_[static_cast<size_t>(peer)];
   for (int attempt = 0; attempt < kListenAttempts; ++attempt) {
     auto pair = std::make_unique<Pair>(*this, device_.get(), health_, peer);
-    const bool is_listening = pair->is_listening();
+    const bool is_listening = pair->connection().is_listening();
     slot = std::move(pair);
     if (is_listening) return slot;
   }
@@ -83,13 +83,13 @@ void Context::connect(const base::Deadline& deadline, const std::string& own_add
     if (peer == rank) continue;
     const AddressExchange::Entry there = addresses.await(peer, deadline);
     try {
-      pair(peer).prepare_connect(there.token, deadline.at());
+      pair(peer).connection().prepare_connect(there.token, deadline.at());
       pair(peer).connect(std::vector<char>(there.address.begin(), there.address.end()));
     } catch (const sdk::Failure& e) {
       if (e.status() != BP_TIMEOUT) throw;
       throw sdk::Failure(BP_TIMEOUT, e.what() + listens, peer);
     } catch (const ::gloo::Exception& e) {
-      if (pair(peer).was_connected()) continue;  // it has left since; operations will report that
+      if (pair(peer).connection().was_connected()) continue;  // it has left since; operations will report that
       if (is_out_of_descriptors(e.what())) {
         throw sdk::Failure(BP_RESOURCE, "gloo: no descriptor left for the connection to rank " + std::to_string(peer) +
                                             "; raise this process's limit (ulimit -n)");
@@ -103,7 +103,7 @@ void Context::connect(const base::Deadline& deadline, const std::string& own_add
 void Context::flush() {
   const Clock::time_point deadline = Clock::now() + kFlushTime;
   for (const auto& pair : pairs_) {
-    while (pair && !static_cast<Pair*>(pair.get())->is_flushed() && Clock::now() < deadline) {
+    while (pair && !static_cast<Pair*>(pair.get())->connection().is_flushed() && Clock::now() < deadline) {
       std::this_thread::sleep_for(kFlushPoll);
     }
   }
@@ -111,13 +111,13 @@ void Context::flush() {
 
 void Context::shut_down() noexcept {
   for (const auto& pair : pairs_) {
-    if (pair) static_cast<Pair*>(pair.get())->shut_down();
+    if (pair) static_cast<Pair*>(pair.get())->connection().shut_down();
   }
 }
 
 int Context::first_lost() {
   for (const auto& pair : pairs_) {
-    if (pair) static_cast<Pair*>(pair.get())->await_recorded();
+    if (pair) static_cast<Pair*>(pair.get())->connection().await_recorded();
   }
   return first_lost_.load(std::memory_order_acquire);
 }
