@@ -32,164 +32,54 @@
 #include "backplane/distributed.hpp"
 #include "backplane/rpc.hpp"
 
-namespace backplane::compat {
+namespace backplane::detail {
 
-// The master's interface to the workers, which are ranks 1 to workers(). Each worker begins commands in the order of
-// the calls. Calls that return futures return at once, or, if kMaxOpen commands of a worker are running, when the
-// oldest of them has ended. A failure on a worker is an Error with its rank (Error::peer_rank); the loss of a worker
-// fails all calls that wait for it. Not thread-safe.
-class Master {
+// The commands of the master, in one order per worker. Not thread-safe.
+class CommandQueues {
  public:
-  static constexpr size_t kMaxOpen = 64;
+  static constexpr size_t kMaxOpen = 64;  // unfinished commands of one worker
 
-  Master(rpc::Worker self, ProcessGroup group)
-      : self_(std::move(self)), group_(std::move(group)), lines_(static_cast<size_t>(self_.world_size())) {}
-  Master(Master&&) = default;
-  Master& operator=(Master&&) = delete;
-  // Shuts down, and discards failures.
-  ~Master() {
-    if (self_.get() == nullptr) return;
-    try {
-      shutdown();
-    } catch (...) {
-      // A destructor cannot report it.
-    }
-  }
+  explicit CommandQueues(rpc::Worker self) : self_(std::move(self)), queues_(static_cast<size_t>(self_.world_size())) {}
 
+  const rpc::Worker& self() const { return self_; }
   int workers() const { return self_.world_size() - 1; }
-
-  // Runs a command on one worker, or on all. A command that is cancelled before it begins never runs.
-  template <typename R = void, typename... Arguments>
-  rpc::Future<R> run_on(int worker, const std::string& command, const Arguments&... arguments) {
-    Line& line = line_of(worker);
-    while (line.open.size() >= kMaxOpen) {
-      line.open.front().wait();
-      line.open.pop_front();
+  // Throws Status::kInvalid unless this is the rank of a worker.
+  void check(int worker) const {
+    if (worker >= 1 && worker <= workers()) return;
+    fail(Status::kInvalid,
+         "there is no worker " + std::to_string(worker) + "; they are 1 to " + std::to_string(workers()));
+  }
+  // Waits for the oldest command of the worker if kMaxOpen are unfinished.
+  template <typename R, typename... Arguments>
+  rpc::Future<R> add(int worker, const std::string& command, const Arguments&... arguments) {
+    check(worker);
+    Queue& queue = queues_[static_cast<size_t>(worker)];
+    while (queue.open.size() >= kMaxOpen) {
+      queue.open.front().wait();
+      queue.open.pop_front();
     }
-    auto future = self_.rpc_async<R>({worker, kNoTimeout}, command, line.next,
+    auto future = self_.rpc_async<R>({worker, kNoTimeout}, command, queue.next,
                                      arguments...);  // if this throws, the number stays unused
-    const uint64_t number = line.next++;
-    line.open.push_back(future.then([self = self_, worker, number](const rpc::Future<R>& ended) {
+    const uint64_t number = queue.next++;
+    queue.open.push_back(future.then([self = self_, worker, number](const rpc::Future<R>& ended) {
       if (has_failed(ended)) skip(self, worker, number, kTries);
     }));
     return future;
   }
-  template <typename R = void, typename... Arguments>
-  std::vector<rpc::Future<R>> run(const std::string& command, const Arguments&... arguments) {
-    std::vector<rpc::Future<R>> ends;
-    for (int worker = 1; worker <= workers(); ++worker) ends.push_back(run_on<R>(worker, command, arguments...));
-    return ends;
-  }
-  // Runs a command on all workers and blocks until all have ended. Returns the results in order of the workers.
-  template <typename R, typename... Arguments>
-  std::vector<R> ask(const std::string& command, const Arguments&... arguments) {
-    std::vector<R> results;
-    for (const auto& end : run<R>(command, arguments...)) results.push_back(end.wait());
-    return results;
-  }
-
-  // Creates a buffer of `count` elements on each worker. Returns at once. shutdown reports a failure.
-  template <Element T>
-  Distributed<T> make(uint64_t count, T value = T()) {
-    const Distributed<T> made{++last_id_, count};
-    watch(run("backplane.make", made.id, count * sizeof(T), bytes_of(value)));
-    return made;
-  }
-  // Frees a buffer on all workers. Returns at once. shutdown reports a failure.
-  template <Element T>
-  void drop(const Distributed<T>& buffer) {
-    watch(run("backplane.drop", buffer.id));
-  }
-  // Copies `values`, which must be as many as the buffer has elements, to one worker. Blocks until they are written.
-  template <Element T>
-  void write(const Distributed<T>& buffer, int worker, std::vector<T> values) {
-    if (values.size() != buffer.count) detail::fail(Status::kInvalid, "write: the buffer has another size");
-    run_on(worker, "backplane.write", buffer.id, as_bytes(std::move(values))).wait();
-  }
-  // Returns a copy of one worker's elements. Blocks.
-  template <Element T>
-  std::vector<T> read(const Distributed<T>& buffer, int worker) {
-    const auto bytes = run_on<rpc::Array<uint8_t>>(worker, "backplane.read", buffer.id).wait();
-    std::vector<T> values(bytes.size() / sizeof(T));
-    if (bytes.size() > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-  // Collectives between the workers, in place. `root` is a worker's rank.
-  template <Element T>
-  std::vector<rpc::Future<void>> all_reduce(const Distributed<T>& buffer, ReduceOp op = ReduceOp::kSum) {
-    return run("backplane.all_reduce", buffer.id, type_of<T>(), static_cast<uint32_t>(op));
-  }
-  template <Element T>
-  std::vector<rpc::Future<void>> broadcast(const Distributed<T>& buffer, int root) {
-    return run("backplane.broadcast", buffer.id, type_of<T>(), rank_of(root));
-  }
-  template <Element T>
-  std::vector<rpc::Future<void>> reduce(const Distributed<T>& buffer, int root, ReduceOp op = ReduceOp::kSum) {
-    return run("backplane.reduce", buffer.id, type_of<T>(), rank_of(root), static_cast<uint32_t>(op));
-  }
-  // Collectives between the workers, from the first buffer to the second. `each` has N elements; `all` must have N for
-  // each worker, in their order. Only the root's `all` is used by gather and scatter. Status::kInvalid for other
-  // counts.
-  template <Element T>
-  std::vector<rpc::Future<void>> all_gather(const Distributed<T>& each, const Distributed<T>& all) {
-    check_blocks("all_gather", each.count, all.count);
-    return run("backplane.all_gather", each.id, all.id, type_of<T>());
-  }
-  template <Element T>
-  std::vector<rpc::Future<void>> gather(const Distributed<T>& each, const Distributed<T>& all, int root) {
-    check_blocks("gather", each.count, all.count);
-    return run("backplane.gather", each.id, all.id, type_of<T>(), rank_of(root));
-  }
-  template <Element T>
-  std::vector<rpc::Future<void>> scatter(const Distributed<T>& all, const Distributed<T>& each, int root) {
-    check_blocks("scatter", each.count, all.count);
-    return run("backplane.scatter", all.id, each.id, type_of<T>(), rank_of(root));
-  }
-  // Its futures end when all workers have finished all earlier commands.
-  std::vector<rpc::Future<void>> barrier() { return run("backplane.barrier"); }
-
-  // Blocks until all commands have ended and ends the workers. Throws the first failure of a make, a drop or the
-  // shutdown itself; the workers are ended in that case as well. A second call has no effect.
-  void shutdown() {
-    if (std::exchange(ended_, true)) return;
-    for (Line& line : lines_) {
-      for (const auto& end : line.open) end.wait();
+  // Waits until all commands have ended.
+  void wait() const {
+    for (const Queue& queue : queues_) {
+      for (const auto& end : queue.open) end.wait();
     }
-    watch({});
-    detail::CommandState::own().end();
-    attempt([this] { self_.shutdown(); });
-    attempt([] {
-      if (is_initialized()) destroy_process_group();
-    });
-    if (failure_) std::rethrow_exception(failure_);
   }
 
  private:
-  // The commands of one worker.
-  struct Line {
+  struct Queue {
     uint64_t next = 0;
     std::deque<rpc::Future<void>> open;  // that may not have ended
   };
   static constexpr int kTries = 3;
 
-  Line& line_of(int worker) {
-    if (worker < 1 || worker > workers()) {
-      detail::fail(Status::kInvalid,
-                   "there is no worker " + std::to_string(worker) + "; they are 1 to " + std::to_string(workers()));
-    }
-    return lines_[static_cast<size_t>(worker)];
-  }
-  // Its rank in the workers' group.
-  int rank_of(int worker) {
-    line_of(worker);
-    return worker - 1;
-  }
-  void check_blocks(const std::string& collective, uint64_t each, uint64_t all) const {
-    const auto blocks = static_cast<uint64_t>(workers());
-    if (all % blocks == 0 && all / blocks == each) return;
-    detail::fail(Status::kInvalid, collective + ": a buffer of " + std::to_string(all) + " elements does not hold " +
-                                       std::to_string(each) + " of each of " + std::to_string(blocks) + " workers");
-  }
   template <typename R>
   static bool has_failed(const rpc::Future<R>& ended) {
     try {
@@ -210,6 +100,159 @@ class Master {
       // This process is shutting down, or the worker is lost.
     }
   }
+
+  rpc::Worker self_;
+  std::vector<Queue> queues_;  // by rank
+};
+
+template <Element T>
+uint32_t type_of() {
+  return static_cast<uint32_t>(backplane::dtype_of<T>);
+}
+template <typename T>
+std::vector<uint8_t> bytes_of(const T& value) {
+  std::vector<uint8_t> bytes(sizeof(T));
+  std::memcpy(bytes.data(), &value, sizeof(T));
+  return bytes;
+}
+template <typename T>
+rpc::Array<uint8_t> as_bytes(std::vector<T> values) {
+  auto kept = std::make_shared<std::vector<T>>(std::move(values));
+  return rpc::Array<uint8_t>(reinterpret_cast<uint8_t*>(kept->data()), kept->size() * sizeof(T), kept);
+}
+
+}  // namespace backplane::detail
+
+namespace backplane::compat {
+
+// The master's interface to the workers, which are ranks 1 to workers(). Each worker begins commands in the order of
+// the calls. Calls that return futures return at once, or, if kMaxOpen commands of a worker are running, when the
+// oldest of them has ended. A failure on a worker is an Error with its rank (Error::peer_rank); the loss of a worker
+// fails all calls that wait for it. Not thread-safe.
+class Master {
+ public:
+  static constexpr size_t kMaxOpen = detail::CommandQueues::kMaxOpen;
+
+  Master(rpc::Worker self, ProcessGroup group) : queues_(std::move(self)), group_(std::move(group)) {}
+  Master(Master&&) = default;
+  Master& operator=(Master&&) = delete;
+  // Shuts down, and discards failures.
+  ~Master() {
+    if (queues_.self().get() == nullptr) return;
+    try {
+      shutdown();
+    } catch (...) {
+      // A destructor cannot report it.
+    }
+  }
+
+  int workers() const { return queues_.workers(); }
+
+  // Runs a command on one worker, or on all. A command that is cancelled before it begins never runs.
+  template <typename R = void, typename... Arguments>
+  rpc::Future<R> run_on(int worker, const std::string& command, const Arguments&... arguments) {
+    return queues_.add<R>(worker, command, arguments...);
+  }
+  template <typename R = void, typename... Arguments>
+  std::vector<rpc::Future<R>> run(const std::string& command, const Arguments&... arguments) {
+    std::vector<rpc::Future<R>> ends;
+    for (int worker = 1; worker <= workers(); ++worker) ends.push_back(run_on<R>(worker, command, arguments...));
+    return ends;
+  }
+  // Runs a command on all workers and blocks until all have ended. Returns the results in order of the workers.
+  template <typename R, typename... Arguments>
+  std::vector<R> ask(const std::string& command, const Arguments&... arguments) {
+    std::vector<R> results;
+    for (const auto& end : run<R>(command, arguments...)) results.push_back(end.wait());
+    return results;
+  }
+
+  // Creates a buffer of `count` elements on each worker. Returns at once. shutdown reports a failure.
+  template <Element T>
+  Distributed<T> make(uint64_t count, T value = T()) {
+    const Distributed<T> made{++last_id_, count};
+    watch(run("backplane.make", made.id, count * sizeof(T), detail::bytes_of(value)));
+    return made;
+  }
+  // Frees a buffer on all workers. Returns at once. shutdown reports a failure.
+  template <Element T>
+  void drop(const Distributed<T>& buffer) {
+    watch(run("backplane.drop", buffer.id));
+  }
+  // Copies `values`, which must be as many as the buffer has elements, to one worker. Blocks until they are written.
+  template <Element T>
+  void write(const Distributed<T>& buffer, int worker, std::vector<T> values) {
+    if (values.size() != buffer.count) detail::fail(Status::kInvalid, "write: the buffer has another size");
+    run_on(worker, "backplane.write", buffer.id, detail::as_bytes(std::move(values))).wait();
+  }
+  // Returns a copy of one worker's elements. Blocks.
+  template <Element T>
+  std::vector<T> read(const Distributed<T>& buffer, int worker) {
+    const auto bytes = run_on<rpc::Array<uint8_t>>(worker, "backplane.read", buffer.id).wait();
+    std::vector<T> values(bytes.size() / sizeof(T));
+    if (bytes.size() > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  // Collectives between the workers, in place. `root` is a worker's rank.
+  template <Element T>
+  std::vector<rpc::Future<void>> all_reduce(const Distributed<T>& buffer, ReduceOp op = ReduceOp::kSum) {
+    return run("backplane.all_reduce", buffer.id, detail::type_of<T>(), static_cast<uint32_t>(op));
+  }
+  template <Element T>
+  std::vector<rpc::Future<void>> broadcast(const Distributed<T>& buffer, int root) {
+    return run("backplane.broadcast", buffer.id, detail::type_of<T>(), rank_of(root));
+  }
+  template <Element T>
+  std::vector<rpc::Future<void>> reduce(const Distributed<T>& buffer, int root, ReduceOp op = ReduceOp::kSum) {
+    return run("backplane.reduce", buffer.id, detail::type_of<T>(), rank_of(root), static_cast<uint32_t>(op));
+  }
+  // Collectives between the workers, from the first buffer to the second. `each` has N elements; `all` must have N for
+  // each worker, in their order. Only the root's `all` is used by gather and scatter. Status::kInvalid for other
+  // counts.
+  template <Element T>
+  std::vector<rpc::Future<void>> all_gather(const Distributed<T>& each, const Distributed<T>& all) {
+    check_blocks("all_gather", each.count, all.count);
+    return run("backplane.all_gather", each.id, all.id, detail::type_of<T>());
+  }
+  template <Element T>
+  std::vector<rpc::Future<void>> gather(const Distributed<T>& each, const Distributed<T>& all, int root) {
+    check_blocks("gather", each.count, all.count);
+    return run("backplane.gather", each.id, all.id, detail::type_of<T>(), rank_of(root));
+  }
+  template <Element T>
+  std::vector<rpc::Future<void>> scatter(const Distributed<T>& all, const Distributed<T>& each, int root) {
+    check_blocks("scatter", each.count, all.count);
+    return run("backplane.scatter", all.id, each.id, detail::type_of<T>(), rank_of(root));
+  }
+  // Its futures end when all workers have finished all earlier commands.
+  std::vector<rpc::Future<void>> barrier() { return run("backplane.barrier"); }
+
+  // Blocks until all commands have ended and ends the workers. Throws the first failure of a make, a drop or the
+  // shutdown itself; the workers are ended in that case as well. A second call has no effect.
+  void shutdown() {
+    if (std::exchange(ended_, true)) return;
+    queues_.wait();
+    watch({});
+    detail::CommandState::own().end();
+    attempt([this] { queues_.self().shutdown(); });
+    attempt([] {
+      if (is_initialized()) destroy_process_group();
+    });
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  // Its rank in the workers' group.
+  int rank_of(int worker) const {
+    queues_.check(worker);
+    return worker - 1;
+  }
+  void check_blocks(const std::string& collective, uint64_t each, uint64_t all) const {
+    const auto blocks = static_cast<uint64_t>(workers());
+    if (all % blocks == 0 && all / blocks == each) return;
+    detail::fail(Status::kInvalid, collective + ": a buffer of " + std::to_string(all) + " elements does not hold " +
+                                       std::to_string(each) + " of each of " + std::to_string(blocks) + " workers");
+  }
   template <typename Function>
   void attempt(const Function& function) {
     try {
@@ -228,25 +271,8 @@ class Master {
     });
   }
 
-  template <Element T>
-  static uint32_t type_of() {
-    return static_cast<uint32_t>(dtype_of<T>);
-  }
-  template <typename T>
-  static std::vector<uint8_t> bytes_of(const T& value) {
-    std::vector<uint8_t> bytes(sizeof(T));
-    std::memcpy(bytes.data(), &value, sizeof(T));
-    return bytes;
-  }
-  template <typename T>
-  static rpc::Array<uint8_t> as_bytes(std::vector<T> values) {
-    auto kept = std::make_shared<std::vector<T>>(std::move(values));
-    return rpc::Array<uint8_t>(reinterpret_cast<uint8_t*>(kept->data()), kept->size() * sizeof(T), kept);
-  }
-
-  rpc::Worker self_;
+  detail::CommandQueues queues_;
   ProcessGroup group_;
-  std::vector<Line> lines_;  // by rank
   std::vector<rpc::Future<void>> watched_;
   std::exception_ptr failure_;
   uint64_t last_id_ = 0;
