@@ -50,7 +50,7 @@ std::shared_ptr<Group> init_default(const bp_group_config& config, bool wants_ha
     fail(BP_INVALID, "trying to initialize the default process group twice; call destroy_process_group first");
   }
   auto group = create_group(config);
-  group->add_handle();
+  group->state().add_handle();
   const std::lock_guard lock(the_default().mutex);
   the_default().group = group;
   made_in = ProcessMark::current().bits();
@@ -76,7 +76,7 @@ void destroy_default() {
 
 void end_group(const std::shared_ptr<Group>& group) {
   CallbackScope::refuse("end a group");
-  if (group->ends_with_process()) return;
+  if (group->state().ends_with_process()) return;
   bool was_default = false;
   {
     const std::lock_guard lock(the_default().mutex);

@@ -14,7 +14,7 @@ bp_group* make_handle(const std::shared_ptr<Group>& group) {
   handle->name = group->config().name;
   for (uint32_t memory = 0; memory < BP_MEMORY_COUNT; ++memory)
     handle->backends[memory] = backend_id(group->config(), memory);
-  group->add_handle();
+  group->state().add_handle();
   return handle.release();
 }
 

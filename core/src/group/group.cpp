@@ -28,7 +28,7 @@ Group::Group(GroupConfig config, JobResources job)
 Group::~Group() { destroy(); }
 
 void Group::on_loss(const Loss& loss) {
-  if (concerns(loss, config_.global_ranks)) abort(loss_error(loss, config_.global_ranks));
+  if (concerns(loss, config_.global_ranks)) state_.abort(loss_error(loss, config_.global_ranks));
 }
 
 void Group::on_broken(const Error& cause) {
@@ -67,12 +67,6 @@ void Group::add_to_reporter() {
       job_.reporter->add({config_.key, config_.rank, [this](const Query& query) { return answer(query); }, tick});
 }
 
-// Called once all ranks have joined.
-void Group::take_keys() {
-  keys_ = std::make_shared<GroupKeys>(config_.store->view(), config_.rank, config_.global_ranks, job_.detector);
-  if (!job_.keys) job_.keys = keys_;
-}
-
 void Group::destroy() {
   const std::lock_guard once(destroy_mutex_);  // a second caller returns when the first is done
   if (!state_.mark_destroyed()) return;
@@ -100,7 +94,7 @@ void Group::destroy() {
 void Group::end_at_exit(const Deadline& deadline) noexcept {
   try {
     if (!state_.await_unused(std::min(deadline, Deadline::after(base::grace::kOrderlyLeave)))) return;
-    ends_with_process_ = true;
+    state_.mark_ending_with_process();
     destroy();
   } catch (const std::exception& e) {
     log(BP_LOG_WARN, "group '{}' could not be destroyed at exit: {}", config_.name, e.what());
@@ -108,7 +102,7 @@ void Group::end_at_exit(const Deadline& deadline) noexcept {
 }
 
 void Group::drop_handle() {
-  if (handles_.fetch_sub(1) != 1 || ends_with_process()) return;
+  if (!state_.drop_handle() || state_.ends_with_process()) return;
   if (!CallbackScope::active()) return destroy();
   start_quiet_thread("bp-end", [self = shared_from_this()] { self->destroy(); }).detach();
 }

@@ -2,7 +2,7 @@
 //
 // A process group: ranks of a job that communicate. A Group owns, starts and ends its parts:
 //
-//   state          active, broken or destroyed, and the threads that use the agents
+//   state          active, broken or destroyed, the threads that use the agents, and the handles of the program
 //   agents         the backends, with the layers around them
 //   recorder       the flight recorder; trace: the recorder as JSON
 //   failures       from a backend's error to the error that all ranks report
@@ -14,7 +14,6 @@
 // Destroying a group ends the groups made from it, then its operations, then its agents.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -58,17 +57,12 @@ class Group final : public std::enable_shared_from_this<Group>, private FailureD
   GroupTrace& trace() { return trace_; }
   CallObserver& call_observer() { return call_observer_; }
 
-  // See GroupState::abort.
-  void abort(const Error& cause) { state_.abort(cause); }
   // Ends the group and the groups made from it. Blocks until the agents are closed. May be called twice.
   void destroy();
   // Destroys the group when the process ends, unless a thread is still in a call: its error could end the program in
   // another way. Waits for such threads, not beyond the deadline.
   void end_at_exit(const Deadline& deadline) noexcept;
-  // Whether end_at_exit destroys the group. The destructors that exit runs must not wait for it.
-  bool ends_with_process() const { return ends_with_process_.load(); }
-  // Counts handles of the C API. Dropping the last one destroys the group.
-  void add_handle() { handles_.fetch_add(1); }
+  // Drops a handle of the C API. The last one destroys the group, unless it ends with the process.
   void drop_handle();
 
  private:
@@ -76,7 +70,6 @@ class Group final : public std::enable_shared_from_this<Group>, private FailureD
   // start.cpp
   void start_agents(Group* parent);
   void add_to_reporter();
-  void take_keys();
 
   void on_loss(const Loss& loss) override;
   void on_broken(const Error& cause);
@@ -97,9 +90,7 @@ class Group final : public std::enable_shared_from_this<Group>, private FailureD
   Subgroups subgroups_;
   CallObserver call_observer_;
   std::optional<Reporter::ListenerId> reporter_id_;
-  std::atomic<int32_t> handles_ = 0;
   std::mutex destroy_mutex_;  // held while the group is destroyed
-  std::atomic<bool> ends_with_process_ = false;
 };
 
 }  // namespace backplane::core

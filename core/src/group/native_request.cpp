@@ -132,7 +132,7 @@ void NativeRequest::end(int32_t status, const bp_error& err) {
 
 void NativeRequest::cancel() {
   if (collective(operation_.op.kind)) {
-    if (!settled()) group_->abort(Error(BP_CANCELLED, "a collective was cancelled by this rank"));
+    if (!settled()) group_->state().abort(Error(BP_CANCELLED, "a collective was cancelled by this rank"));
     return;
   }
   const std::lock_guard lock(work_mutex_);

@@ -47,7 +47,8 @@ std::vector<std::shared_ptr<Request>> Operations::submit(const bp_op* const* ops
 void Operations::cancel_and_wait(const std::vector<std::shared_ptr<Request>>& requests) {
   for (const auto& request : requests) request->cancel();
   if (await_all(requests, Deadline::after(base::grace::kCancel))) return;
-  group_.abort(Error(BP_CANCELLED, "a batch failed to start, and its started operations could not be cancelled"));
+  group_.state().abort(
+      Error(BP_CANCELLED, "a batch failed to start, and its started operations could not be cancelled"));
   await_all(requests, Deadline::never());
 }
 

@@ -150,7 +150,7 @@ int32_t Operations::finish_work(const Operation& operation, bp_work* work, Deadl
   if (collective(operation.op.kind)) {
     // Not cancelled before the abort: other operations in flight would fail and count as the cause.
     const Error cause = failures.with_context(late, operation);
-    group_.abort(late.status() == BP_TIMEOUT ? failures.diagnosed(cause, operation) : cause);
+    group_.state().abort(late.status() == BP_TIMEOUT ? failures.diagnosed(cause, operation) : cause);
     api.work_wait(agent.self(), work, BP_NO_TIMEOUT, err);
     return bp_error_set(err, late.status(), 0, -1, late.what());
   }
@@ -158,7 +158,7 @@ int32_t Operations::finish_work(const Operation& operation, bp_work* work, Deadl
   status = api.work_wait(agent.self(), work, base::grace::kCancel, err);
   if (status != BP_AGAIN && status != BP_CANCELLED) return status;  // it ended before the cancellation
   if (status == BP_AGAIN) {
-    group_.abort(failures.with_context(late, operation));
+    group_.state().abort(failures.with_context(late, operation));
     api.work_wait(agent.self(), work, BP_NO_TIMEOUT, err);
   }
   return bp_error_set(err, late.status(), 0, -1, late.what());

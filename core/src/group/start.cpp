@@ -199,7 +199,8 @@ void Group::start_agents(Group* parent) {
     add_to_reporter();  // before join, so that this rank gets the failures that other ranks report after it
     join(*store_, config_.rank, config_.world_size, process_identity(), deadline);
     joined = true;
-    take_keys();
+    keys_ = std::make_shared<GroupKeys>(config_.store->view(), config_.rank, config_.global_ranks, job_.detector);
+    if (!job_.keys) job_.keys = keys_;
     choose_backends(&config_, *store_, deadline);
     keep_request(&config_);
     compare_choices(*store_, config_, deadline);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state of a group: active, broken (with the cause) or destroyed; and how many threads use its agents.
+// The state of a group: active, broken (with the cause) or destroyed; how many threads use its agents; and how many
+// handles of the C API it has.
 #pragma once
 
 #include <atomic>
@@ -52,6 +53,13 @@ class GroupState {
   // False if it is still in use at the deadline.
   bool await_unused(const Deadline& deadline) const;
 
+  void add_handle() { handles_.fetch_add(1); }
+  // True if it was the last one.
+  bool drop_handle() { return handles_.fetch_sub(1) == 1; }
+  // The group is destroyed because the process ends. The destructors that exit runs must not wait for that.
+  void mark_ending_with_process() { ends_with_process_ = true; }
+  bool ends_with_process() const { return ends_with_process_.load(); }
+
  private:
   friend class UseGuard;
   enum class Phase : uint32_t { kActive, kBroken, kDestroyed };
@@ -62,6 +70,8 @@ class GroupState {
   std::atomic<Phase> phase_ = Phase::kActive;
   std::atomic<uint32_t> users_ = 0;  // threads that use the agents
   std::atomic<bool> started_ = false;
+  std::atomic<int32_t> handles_ = 0;
+  std::atomic<bool> ends_with_process_ = false;
   mutable std::mutex mutex_;  // guards the cause; never held while a plugin is called
   mutable std::condition_variable broken_;
   std::optional<Error> cause_;

@@ -57,7 +57,8 @@ void Subgroups::abort_starting(const Error& cause) {
     const bool is_spared = child->config().survives_parent && !parent_.state().destroyed();
     if (child->state().started() || is_spared) continue;
     const bool keeps_ranks = child->config().has_newcomers;
-    child->abort(keeps_ranks ? cause : renumbered(cause, parent_.config().global_ranks, child->config().global_ranks));
+    child->state().abort(keeps_ranks ? cause
+                                     : renumbered(cause, parent_.config().global_ranks, child->config().global_ranks));
   }
 }
 

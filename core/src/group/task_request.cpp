@@ -44,14 +44,14 @@ void TaskRequest::advance(Deadline deadline) {
   if (done_changed_.wait_until(lock, first.at(), done) || !overdue.passed()) return;
   lock.unlock();
   const Error late(BP_TIMEOUT, "timed out behind an earlier collective");
-  group_->abort(group_->failures().with_context(late, operation_));
+  group_->state().abort(group_->failures().with_context(late, operation_));
   lock.lock();
   if (deadline.infinite()) return done_changed_.wait(lock, done);
   done_changed_.wait_until(lock, deadline.at(), done);
 }
 
 void TaskRequest::cancel() {
-  if (!settled()) group_->abort(Error(BP_CANCELLED, "a collective was cancelled by this rank"));
+  if (!settled()) group_->state().abort(Error(BP_CANCELLED, "a collective was cancelled by this rank"));
 }
 
 }  // namespace backplane::core

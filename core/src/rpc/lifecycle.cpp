@@ -341,7 +341,7 @@ bool Lifecycle::close(const Error& why, Deadline deadline) {
   connection_.close();
   server_.close();
   connection_.abort(why);
-  if (is_gathering) group->abort(why);
+  if (is_gathering) group->state().abort(why);
   caller_.close(why);
   auto values = references_.values().close(why);  // destroyed below: functions that run may still use them
   const bool all_ended = context_.executor.stop(deadline);
