@@ -178,8 +178,8 @@ bool is_staged(const bp_op& op) {
 
 }  // namespace
 
-Collectives::Collectives(const Config& config)
-    : c_(config), stream_(config.api, config.device), barrier_buffer_(c_.pool, 4) {
+Collectives::Collectives(const GroupContext& context, Communicator& comm)
+    : c_(context), comm_(comm), stream_(c_.api, c_.device), barrier_buffer_(c_.pool, 4) {
   const OnDevice here(c_.api, c_.device);
   check(c_.api, c_.api.cuda.memset_async(barrier_buffer_.data(), 0, 4, stream_.get()),
         "clearing the buffer of barriers");
@@ -281,7 +281,7 @@ bool Collectives::advance() {
 bool Collectives::try_launch(Launch& launch) {
   try {
     if (launch.state.load() == Launch::State::kQueued) issue(launch);
-    if (!c_.comm.ready()) return false;
+    if (!comm_.ready()) return false;
     record_end(launch);
     return true;
   } catch (const sdk::Failure& why) {
@@ -304,7 +304,7 @@ void Collectives::issue(Launch& launch) {
   Launch::State expected = Launch::State::kQueued;
   launch.state.compare_exchange_strong(expected, Launch::State::kIssued);
   enqueue_own_copies(context, op, launch.input_copy.data());
-  c_.comm.issue([this, &launch, &op, &context](ncclComm_t comm) {
+  comm_.issue([this, &launch, &op, &context](ncclComm_t comm) {
     enqueue_collective(context, comm, op, launch.input_copy.data(), barrier_buffer_.data(), &launch.premul_sum);
   });
 }
@@ -313,7 +313,7 @@ void Collectives::issue(Launch& launch) {
 void Collectives::record_end(Launch& launch) {
   const OnDevice here(c_.api, c_.device);
   if (launch.premul_sum != ncclNumOps) {
-    c_.comm.run_if_idle([this, &launch](ncclComm_t comm) { c_.api.nccl.red_op_destroy(launch.premul_sum, comm); });
+    comm_.run_if_idle([this, &launch](ncclComm_t comm) { c_.api.nccl.red_op_destroy(launch.premul_sum, comm); });
   }
   launch.staging->copy_out(launch.stream);
   launch.event = Event(c_.pool, launch.stream);
@@ -350,7 +350,7 @@ std::optional<Clock::time_point> Collectives::waiting_since() {
 void Collectives::collect_finished() {
   const std::lock_guard lock(mutex_);
   try {
-    c_.comm.ready();
+    comm_.ready();
     for (const auto& entry : unfinished_) {
       const std::shared_ptr<Launch> launch = entry.lock();
       if (launch && launch->state.load() == Launch::State::kInStream && launch->event.passed()) launch->finish();
@@ -385,7 +385,7 @@ bool Collectives::is_idle() {
 
 void Collectives::check_health() {
   try {
-    c_.comm.ready();
+    comm_.ready();
   } catch (const sdk::Failure& why) {
     c_.failure.set(why);
   } catch (const std::bad_alloc&) {

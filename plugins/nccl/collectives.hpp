@@ -25,17 +25,7 @@ namespace backplane::nccl {
 
 class Collectives {
  public:
-  struct Config {
-    const Api& api;
-    int device;
-    int32_t rank;
-    int32_t size;
-    GroupFailure& failure;
-    Pool& pool;
-    Communicator& comm;
-  };
-
-  explicit Collectives(const Config& config);
+  Collectives(const GroupContext& context, Communicator& comm);
   ~Collectives();
 
   // Starts a collective; null: it is done. The Work must not outlive this object. Thread-safe. Blocks, up to the
@@ -75,7 +65,8 @@ class Collectives {
   void issue(Launch& launch);
   void record_end(Launch& launch);
 
-  const Config c_;
+  const GroupContext c_;
+  Communicator& comm_;
   Stream stream_;
   PooledMemory barrier_buffer_;
   // Created here, because an operation that fails may find no memory.

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "backplane/sdk/failure.hpp"
 
@@ -27,6 +28,13 @@ OnDevice::OnDevice(const Api& api, int device) : api_(api) {
 
 OnDevice::~OnDevice() {
   if (changed_) api_.cuda.set_device(previous_);
+}
+
+sdk::Poller::Progress on_device(const Api& api, int device, sdk::Poller::Progress progress) {
+  return [&api, device, progress = std::move(progress), is_on_device = false](sdk::Poller::Sleep& sleep) mutable {
+    if (!std::exchange(is_on_device, true)) check(api, api.cuda.set_device(device), "setting the current device");
+    return progress(sleep);
+  };
 }
 
 Stream::Stream(const Api& api, int device) : api_(api), device_(device) {

@@ -12,6 +12,7 @@
 
 #include "api.hpp"
 #include "backplane/abi/op.h"
+#include "backplane/sdk/poller.hpp"
 
 namespace backplane::nccl {
 
@@ -29,8 +30,23 @@ class OnDevice {
   bool changed_ = false;
 };
 
+// Makes `device` the current device of the thread that calls `progress`, for good: restoring device 0 would create a
+// context there.
+sdk::Poller::Progress on_device(const Api& api, int device, sdk::Poller::Progress progress);
+
 class Event;
+class GroupFailure;
 class Pool;
+
+// Shared by the parts of a group.
+struct GroupContext {
+  const Api& api;
+  int device;
+  int32_t rank;
+  int32_t size;
+  GroupFailure& failure;
+  Pool& pool;
+};
 
 // A stream that does not wait for the default one.
 class Stream {

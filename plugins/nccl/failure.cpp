@@ -23,6 +23,11 @@ void GroupFailure::set_device_stopped() {
   changed_.notify_all();
 }
 
+bool GroupFailure::device_stopped() const {
+  const std::lock_guard lock(mutex_);
+  return device_stopped_;
+}
+
 bool GroupFailure::await_device_stopped(int64_t timeout_ns) const {
   std::unique_lock lock(mutex_);
   const base::Deadline until = std::min(stop_deadline_, base::Deadline::after(timeout_ns));

@@ -28,6 +28,7 @@ class GroupFailure {
 
   // The device no longer uses any buffer.
   void set_device_stopped();
+  bool device_stopped() const;
   // Call only if is_set. Waits up to timeout_ns for set_device_stopped. False: the time is over. True without it once
   // base::grace::kDeviceStop has passed since the failure: a library that does not stop must not block the program.
   bool await_device_stopped(int64_t timeout_ns) const;

@@ -68,6 +68,11 @@ void await_ready(const sdk::Context& context, const Transport& transport, Commun
   }
 }
 
+GroupContext group_context(const sdk::Context& context, GroupFailure& failure, Pool& pool) {
+  const Api& api = open_api(context.options.text("library"));
+  return {api, device_of(context, count_devices(api)), context.rank, context.world_size, failure, pool};
+}
+
 bool reduces_f8(const Api& api, int device) {
   int major = 0;
   check(api, api.cuda.device_get_attribute(&major, cudaDevAttrComputeCapabilityMajor, device),
@@ -91,35 +96,32 @@ Group::Group(const sdk::Context& context, SelectCapabilities select)
     : Group(context, select, sdk::Deadline::after(context.timeout_ns)) {}
 
 Group::Group(const sdk::Context& context, SelectCapabilities select, const sdk::Deadline& deadline)
-    : api_(open_api(context.options.text("library"))),
-      host_(context.host),
-      device_(device_of(context, count_devices(api_))),
-      rank_(context.rank),
-      size_(context.world_size),
+    : host_(context.host),
+      c_(group_context(context, failure_, pool_)),
       stages_(context.options.boolean("stage")),
-      capabilities_(select(stages_, reduces_f8(api_, device_))),
-      pool_(api_, device_),
+      capabilities_(select(stages_, reduces_f8(c_.api, c_.device))),
+      pool_(c_.api, c_.device),
       departures_(context.world_size),
       transport_(connect_all(context), {[this](int32_t peer, const Frame& frame) { on_frame(peer, frame); },
                                         [this](int32_t peer) { on_disconnect(peer); }}),
-      comm_(connect(context, api_, device_, transport_, deadline)),
+      comm_(connect(context, c_.api, c_.device, transport_, deadline)),
       native_{sizeof native_, 0, "ncclComm_t", comm_->handle()},
-      memory_(api_, device_, *comm_),
-      collectives_({api_, device_, rank_, size_, failure_, pool_, *comm_}),
-      messages_({api_, device_, pool_, max_ctas_of(context)}, rank_, size_, failure_, transport_,
+      memory_(c_.api, c_.device, *comm_),
+      collectives_(c_, *comm_),
+      messages_({c_.api, c_.device, pool_, max_ctas_of(context)}, c_.rank, c_.size, failure_, transport_,
                 [this] { poller_.wake(); }),
-      poller_([this](sdk::Poller::Sleep& sleep) { return progress(sleep); },
+      poller_(on_device(c_.api, c_.device, [this](sdk::Poller::Sleep& sleep) { return progress(sleep); }),
               [this](const sdk::Failure& why) {
                 fail(why);
                 stop_device();
               }),
-      launcher_(api_, device_, collectives_, failure_, [this](const sdk::Failure& why) { fail(why); }) {}
+      launcher_(c_, collectives_, [this](const sdk::Failure& why) { fail(why); }) {}
 
 Group::~Group() {
   poller_.stop();
   const sdk::Deadline deadline = sdk::Deadline::after(base::grace::kOrderlyLeave);
   if (failure_.is_set()) {
-    if (!device_stopped_) stop_device();
+    if (!failure_.device_stopped()) stop_device();
   } else {
     send_goodbyes();
     transport_.flush(deadline.left_ns());
@@ -133,8 +135,8 @@ Group::~Group() {
 void Group::send_goodbyes() noexcept {
   try {
     messages_.pass_frames();
-    for (int32_t peer = 0; peer < size_; ++peer) {
-      if (peer != rank_) transport_.send(peer, {.kind = FrameKind::kGoodbye});
+    for (int32_t peer = 0; peer < c_.size; ++peer) {
+      if (peer != c_.rank) transport_.send(peer, {.kind = FrameKind::kGoodbye});
     }
   } catch (const std::exception&) {
     // Without a goodbye the peers treat this rank as lost, and end their operations with it slightly earlier.
@@ -148,9 +150,9 @@ void Group::require_supported(const bp_buffer& buffer) const {
                        "nccl: this buffer is host memory; pass device memory, add a backend for host memory "
                        "(cpu:gloo,cuda:nccl), or stage it (nccl?stage=true)");
   }
-  if (buffer.memory == BP_CUDA && buffer.device != device_) {
+  if (buffer.memory == BP_CUDA && buffer.device != c_.device) {
     throw sdk::Failure(BP_INVALID, "nccl: this buffer is on device " + std::to_string(buffer.device) +
-                                       ", but this rank uses device " + std::to_string(device_));
+                                       ", but this rank uses device " + std::to_string(c_.device));
   }
 }
 
@@ -181,17 +183,10 @@ const void* Group::extension(std::string_view id) {
 }
 
 bool Group::progress(sdk::Poller::Sleep& sleep) {
-  if (device_stopped_) {
+  if (failure_.is_set()) {
+    if (!failure_.device_stopped()) stop_device();
     sleep.until_woken();
     return false;
-  }
-  if (failure_.is_set()) {
-    stop_device();
-    return true;
-  }
-  if (!is_on_device_) {  // for good: restoring device 0 would create a context there
-    check(api_, api_.cuda.set_device(device_), "setting the current device");
-    is_on_device_ = true;
   }
   bool moved = transport_.progress(sleep);
   moved |= messages_.progress();
@@ -229,14 +224,13 @@ void Group::on_disconnect(int32_t peer) {
 // later. Operations fail once the device has released their buffers. The channels come first: NCCL joins a
 // communicator's launching thread in ncclCommAbort, and that of the collectives may wait for a channel's kernel.
 void Group::stop_device() noexcept {
-  device_stopped_ = true;
   transport_.disconnect();
   collectives_.collect_finished();
   messages_.collect_finished();
-  api_.nccl.group_start();
+  c_.api.nccl.group_start();
   messages_.abort();
   comm_->abort();
-  api_.nccl.group_end();
+  c_.api.nccl.group_end();
   while (!(collectives_.is_idle() && messages_.is_idle()) && !failure_.await_device_stopped(0)) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }

@@ -42,17 +42,12 @@ class Group final : public sdk::ProcessGroup {
   void fail(const sdk::Failure& why) noexcept;
   void send_goodbyes() noexcept;
 
-  const Api& api_;
   const sdk::Host host_;
-  const int device_;
-  const int32_t rank_;
-  const int32_t size_;
+  const GroupContext c_;
   const bool stages_;
   const std::span<const bp_capability* const> capabilities_;
   GroupFailure failure_{[this] { poller_.wake(); }};
   Pool pool_;
-  bool is_on_device_ = false;    // used by the poller's thread
-  bool device_stopped_ = false;  // likewise
   Departures departures_;
   Transport transport_;
   const std::unique_ptr<Communicator> comm_;

@@ -17,18 +17,16 @@ namespace backplane::nccl {
 class BackgroundLauncher {
  public:
   // `on_failure` is called on the thread.
-  BackgroundLauncher(const Api& api, int device, Collectives& collectives, GroupFailure& failure,
+  BackgroundLauncher(const GroupContext& context, Collectives& collectives,
                      std::function<void(const sdk::Failure&)> on_failure)
-      : api_(api), device_(device), collectives_(collectives), failure_(failure), on_failure_(std::move(on_failure)) {}
+      : c_(context), collectives_(collectives), on_failure_(std::move(on_failure)) {}
 
   // Makes the thread launch what `collectives` has. The first call starts it; the group fails if it cannot start.
   void launch() noexcept;
 
  private:
-  const Api& api_;
-  const int device_;
+  const GroupContext c_;
   Collectives& collectives_;
-  GroupFailure& failure_;
   const std::function<void(const sdk::Failure&)> on_failure_;
   const sdk::Failure no_memory_{BP_RESOURCE, "nccl: out of memory for the thread that launches collectives"};
   std::mutex mutex_;

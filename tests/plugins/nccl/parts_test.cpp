@@ -80,7 +80,7 @@ TEST(NcclLaunch, MakesFewCallsBesideTheCollective) {
   GroupFailure failure([] {});
   Communicator comm(api, 0, Communicator::new_id(api), 0, 1, 0);
   ASSERT_TRUE(test::eventually([&comm] { return comm.ready(); })) << "NCCL does not connect";
-  Collectives collectives({api, 0, 0, 1, failure, pool, comm});
+  Collectives collectives({api, 0, 0, 1, failure, pool}, comm);
   const Stream stream(api, 0);
   const PooledMemory data(pool, 4);
   bp_op op;
@@ -149,7 +149,7 @@ class NcclCollectives : public testing::Test {
   GroupFailure failure_{[] {}};
   Communicator comm_{api_, 0, Communicator::new_id(api_), 0, 1, 0};
   const bool is_ready_ = test::eventually([this] { return comm_.ready(); });
-  Collectives collectives_{{api_, 0, 0, 1, failure_, pool_, comm_}};
+  Collectives collectives_{{api_, 0, 0, 1, failure_, pool_}, comm_};
   const Stream stream_{api_, 0};
   const PooledMemory data_{pool_, 4};
   std::promise<void> gate_;
