@@ -55,9 +55,6 @@ RpcAgent::RpcAgent(const sdk::Context& context)
       released_(this),
       sockets_(settings_, context.host.secure(), static_cast<size_t>(context.world_size - 1)),
       peers_(static_cast<size_t>(context.world_size)) {
-  if (getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) {
-    throw sdk::Failure(BP_RESOURCE, "zmq: cannot get random bytes (getrandom)");
-  }
   publish_address();
   for (int32_t rank = 0; rank < context.world_size; ++rank) look_up(rank, context);
   sleep_.add_descriptors(sockets_.descriptors());
@@ -68,9 +65,13 @@ RpcAgent::~RpcAgent() { abort(sdk::Failure(BP_CANCELLED, "this worker has left")
 
 // "<token><host> <address>".
 void RpcAgent::publish_address() {
+  Token& token = peers_[static_cast<size_t>(rank_)].token;
+  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
+    throw sdk::Failure(BP_RESOURCE, "zmq: cannot get random bytes (getrandom)");
+  }
   host_.store_set(
       address_key(rank_),
-      std::string(token_.data(), token_.size()).append(host_identity()).append(" ").append(format_address(sockets_)));
+      std::string(token.data(), token.size()).append(host_identity()).append(" ").append(format_address(sockets_)));
 }
 
 void RpcAgent::look_up(int32_t rank, const sdk::Context& context) {
@@ -84,7 +85,6 @@ void RpcAgent::look_up(int32_t rank, const sdk::Context& context) {
   std::copy_n(entry.begin(), peer.token.size(), peer.token.begin());
   const std::string host = entry.substr(peer.token.size(), space - peer.token.size());
   peer.address = parse_address(entry.substr(space + 1), settings_.ipc);
-  if (peer.address.public_key.size() == kCurveKeySize) keys_[peer.address.public_key] = rank;
   refuse_loopback(rank_, settings_.address, rank, host, sdk::address_in(peer.address.endpoint));
 }
 
@@ -180,13 +180,15 @@ void RpcAgent::report(const Events& events) {
 }
 
 void RpcAgent::abort(const sdk::Failure& why) noexcept {
+  std::thread thread;
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(aborted_, true)) return;
+    thread.swap(thread_);
+    if (!thread.joinable()) return;  // a second call
     if (!ended_) ended_.emplace(why);
     sleep_.wake();
   }
-  if (thread_.joinable()) thread_.join();
+  thread.join();
   sockets_.close({}, {});
   sockets_.shut_down();  // libzmq then holds no buffer
   for (Peer& peer : peers_) peer.unconfirmed.clear();

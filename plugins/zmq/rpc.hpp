@@ -16,7 +16,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "address.hpp"
@@ -40,7 +39,7 @@ class RpcAgent final : public sdk::RpcAgent {
   using Message = std::shared_ptr<Outgoing>;
 
   struct Peer {
-    Address address;
+    Address address;  // not of this worker
     Token token = {};
     std::optional<sdk::Failure> lost;  // why messages to it fail until kRetryAfter has passed
     TimePoint lost_at;
@@ -114,16 +113,13 @@ class RpcAgent final : public sdk::RpcAgent {
   const sdk::Host host_;
   const int32_t rank_;
   const Settings settings_;
-  Token token_ = {};
   RpcSleep sleep_{settings_.poll};
   Released released_;
 
-  std::mutex mutex_;  // guards what follows
-  Sockets sockets_;   // its messages end in released_
-  std::vector<Peer> peers_;
-  std::unordered_map<std::string, int32_t> keys_;  // workers by their public keys
+  std::mutex mutex_;         // guards what follows
+  Sockets sockets_;          // its messages end in released_
+  std::vector<Peer> peers_;  // by rank, with this worker
   std::optional<sdk::Failure> ended_;
-  bool aborted_ = false;
   TimePoint due_ = TimePoint::max();  // of the next maintain()
   base::LogLimit rejected_;           // messages of other processes
   base::LogLimit dropped_;

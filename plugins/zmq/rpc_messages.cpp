@@ -47,20 +47,24 @@ bool RpcAgent::receive(Events* events) {
 
 // Accepts or refuses pending clients. No look-up is needed: this agent has read the keys of all workers.
 void RpcAgent::answer_zap() {
-  const std::string_view token(token_.data(), token_.size());
+  const Token& own = peers_[static_cast<size_t>(rank_)].token;
   while (const auto& credential = sockets_.zap().pending()) {
-    const auto known = keys_.find(*credential);
-    const int32_t rank = !sockets_.secure()     ? (*credential == token ? 0 : -1)
-                         : known == keys_.end() ? -1
-                                                : known->second;
-    sockets_.zap().answer(rank);
+    const auto known = std::find_if(peers_.begin(), peers_.end(), [&credential](const Peer& peer) {
+      return credential->size() == kCurveKeySize && peer.address.public_key == *credential;
+    });
+    if (sockets_.secure()) {
+      sockets_.zap().answer(known == peers_.end() ? -1 : static_cast<int32_t>(known - peers_.begin()));
+    } else {
+      sockets_.zap().answer(*credential == std::string_view(own.data(), own.size()) ? 0 : -1);
+    }
     sockets_.limiter().update();  // before the first message of this client
   }
 }
 
 void RpcAgent::on_message(std::vector<::zmq::message_t> frames, Events* events) {
+  const Token& own = peers_[static_cast<size_t>(rank_)].token;
   const auto header =
-      frames.empty() ? std::nullopt : parse_header(frames.front(), token_, static_cast<int32_t>(peers_.size()));
+      frames.empty() ? std::nullopt : parse_header(frames.front(), own, static_cast<int32_t>(peers_.size()));
   const bool proven =
       header && (!sockets_.secure() || ZapHandler::rank_of(frames.front()) == header->from) && header->from != rank_;
   if (!proven) {
