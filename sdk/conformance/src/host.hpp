@@ -30,8 +30,6 @@ class Host {
   Host& operator=(const Host&) = delete;
 
   const bp_host* table() const { return &table_; }
-  // Lets cases about hosts of other minor versions change the table before the plugin gets it.
-  bp_host& mutable_table() { return table_; }
 
   void request_abort() { abort_.store(true); }
   // The failures that the plugin has reported so far, oldest first.

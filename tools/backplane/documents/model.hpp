@@ -12,7 +12,7 @@ namespace backplane::tool {
 
 constexpr const char* kDocumentsCommand = "__documents";
 
-enum class Completes { kNothing, kFiles, kDirectories, kBackends, kPrograms, kChoices };
+enum class Completes { kNothing, kFiles, kDirectories, kBackends, kChoices };
 
 // One option or positional argument as its documents show it.
 struct OptionModel {
