@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "abandoned.hpp"
 
+#include <algorithm>
+
 namespace backplane::mpi {
 namespace {
 
@@ -12,11 +14,12 @@ PendingRequests& kept_requests() {
 }  // namespace
 
 OwnRequests::~OwnRequests() {
-  constexpr size_t kMost = 4;
+  constexpr size_t kMost = 16;
+  const auto in_flight = [](const PendingRequest& each) { return each.request != Request{}; };
+  if (std::any_of(list_.begin(), list_.end(), in_flight)) abandoned_.add(list_);
   PendingRequests& kept = kept_requests();
   while (!list_.empty() && kept.size() < kMost) {
     PendingRequest& each = list_.front();
-    each.request = Request{};
     each.in.reset();
     each.out.reset();
     each.blocks.reset();

@@ -35,6 +35,8 @@ class Copy {
     pooled_ = pool.take(bytes);
     return pooled_.get();
   }
+  // Uses memory that others use as well.
+  void share(const std::shared_ptr<std::byte>& memory) { pooled_ = memory; }
   // Ends the use of the memory. A small block is kept for the next one.
   void reset() noexcept {
     constexpr uint64_t kKept = 1024;
@@ -60,24 +62,6 @@ struct PendingRequest {
 };
 using PendingRequests = std::list<PendingRequest>;
 
-// The requests of an operation. Each thread keeps a few, because their allocation takes longer than MPI needs for a
-// small message.
-class OwnRequests {
- public:
-  explicit OwnRequests(size_t count) { add(count); }
-  ~OwnRequests();
-  OwnRequests(const OwnRequests&) = delete;
-  OwnRequests& operator=(const OwnRequests&) = delete;
-
-  PendingRequest& add(size_t count = 1);
-  PendingRequest& front() { return list_.front(); }
-  PendingRequest& back() { return list_.back(); }
-  PendingRequests& list() { return list_; }
-
- private:
-  PendingRequests list_;
-};
-
 // Thread-safe. One per process.
 class AbandonedRequests {
  public:
@@ -91,6 +75,25 @@ class AbandonedRequests {
   PendingRequests waiting_;
   PendingRequests failed_;         // MPI failed and kept the request: kept for ever
   std::atomic<size_t> count_ = 0;  // of both
+};
+
+// The requests of an operation. Each thread keeps a few, because their allocation takes longer than MPI needs for a
+// small message. The destructor abandons those that MPI has not completed.
+class OwnRequests {
+ public:
+  OwnRequests(AbandonedRequests& abandoned, size_t count) : abandoned_(abandoned) { add(count); }
+  ~OwnRequests();
+  OwnRequests(const OwnRequests&) = delete;
+  OwnRequests& operator=(const OwnRequests&) = delete;
+
+  PendingRequest& add(size_t count = 1);
+  PendingRequest& front() { return list_.front(); }
+  PendingRequest& back() { return list_.back(); }
+  PendingRequests& list() { return list_; }
+
+ private:
+  AbandonedRequests& abandoned_;
+  PendingRequests list_;
 };
 
 }  // namespace backplane::mpi

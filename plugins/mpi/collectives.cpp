@@ -259,7 +259,7 @@ class Collective final : public Operation {
   CollectiveBuffer in_;
   CollectiveBuffer out_;
   bool writes_ = false;
-  OwnRequests pending_{1};
+  OwnRequests pending_{group_.world.abandoned(), 1};
 };
 
 }  // namespace

@@ -59,10 +59,9 @@ class Exchange final : public Operation {
   Exchange(GroupState& group, const bp_op& op)
       : Operation(group, op.kind),
         steps_(group.rank, group.world_size),
-        dtype_(op.dtype),
-        reduce_op_(op.reduce_op),
+        reduction_{op.dtype, op.reduce_op},
         count_(op.output.count),
-        bytes_(count_ * bp_dtype_size(dtype_)),
+        bytes_(count_ * bp_dtype_size(op.dtype)),
         seq_(op.seq),
         is_direct_(group.uses_directly(bytes_)),
         output_(static_cast<std::byte*>(op.output.data)) {
@@ -107,11 +106,7 @@ class Exchange final : public Operation {
     Envelope envelope;
     if (!group_.api().test_receive(pending_.back().request, &envelope)) return false;
     if (envelope.bytes == bytes_) return true;
-    throw sdk::Failure(BP_INVALID,
-                       "the all_reduce of rank " + std::to_string(current_.from) + " has " +
-                           std::to_string(envelope.bytes) + " bytes, this rank's " + std::to_string(bytes_) +
-                           "; reduce the same number of elements on all ranks",
-                       current_.from);
+    throw sizes_differ(current_.from, envelope.bytes, bytes_);
   }
   bool has_gone() {
     PendingRequest& out = pending_.front();
@@ -123,11 +118,7 @@ class Exchange final : public Operation {
     if (current_.is_result) {
       if (bytes_ > 0) std::memcpy(to, incoming_, bytes_);
     } else {
-      const bool is_first = group_.rank < current_.from;
-      const std::byte* const left = is_first ? value_ : incoming_;
-      const std::byte* const right = is_first ? incoming_ : value_;
-      const int32_t status = group_.reduce->combine(dtype_, reduce_op_, to, left, right, count_);
-      if (status != BP_OK) throw sdk::Failure(status, "mpi: the core cannot combine the elements of this all_reduce");
+      combine_exchanged(group_, reduction_, current_.from, value_, incoming_, to, count_);
     }
     value_ = to;
   }
@@ -147,8 +138,7 @@ class Exchange final : public Operation {
   }
 
   const ExchangeSteps steps_;
-  const uint32_t dtype_;
-  const uint32_t reduce_op_;
+  const Reduction reduction_;
   const uint64_t count_;
   const uint64_t bytes_;
   const uint64_t seq_;
@@ -157,7 +147,7 @@ class Exchange final : public Operation {
   const std::byte* value_ = nullptr;  // so far
   std::byte* sum_ = nullptr;          // where the next value is made
   std::byte* incoming_ = nullptr;
-  OwnRequests pending_{2};  // the send, the receive
+  OwnRequests pending_{group_.world.abandoned(), 2};  // the send, the receive
   uint32_t step_ = 0;
   ExchangeStep current_;
 };
@@ -169,6 +159,24 @@ bool exchanges(const GroupState& group, const bp_op& op) {
   return op.output.count * bp_dtype_size(op.dtype) <= (group.world_size <= 2 ? kMostOfTwo : kMost);
 }
 
-std::unique_ptr<sdk::Work> exchange(GroupState& group, const bp_op& op) { return perform<Exchange>(group, op); }
+std::unique_ptr<sdk::Work> exchange(GroupState& group, const bp_op& op) {
+  const bool has_parts = group.world_size == 2 && op.output.count * bp_dtype_size(op.dtype) > kExchangedPart;
+  return has_parts ? exchange_in_parts(group, op) : perform<Exchange>(group, op);
+}
+
+sdk::Failure sizes_differ(int peer, uint64_t theirs, uint64_t own) {
+  return {BP_INVALID,
+          "the all_reduce of rank " + std::to_string(peer) + " has " + std::to_string(theirs) + " bytes, this rank's " +
+              std::to_string(own) + "; reduce the same number of elements on all ranks",
+          peer};
+}
+
+void combine_exchanged(const GroupState& group, const Reduction& reduction, int peer, const std::byte* own,
+                       const std::byte* theirs, std::byte* to, uint64_t count) {
+  const bool is_first = group.rank < peer;
+  const int32_t status =
+      group.reduce->combine(reduction.dtype, reduction.op, to, is_first ? own : theirs, is_first ? theirs : own, count);
+  if (status != BP_OK) throw sdk::Failure(status, "mpi: the core cannot combine the elements of this all_reduce");
+}
 
 }  // namespace backplane::mpi

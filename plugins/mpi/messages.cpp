@@ -53,7 +53,7 @@ class Send final : public Operation {
 
   const Comm comm_;
   bool is_direct_ = false;
-  OwnRequests pending_{1};  // the message or payload, and perhaps its announcement
+  OwnRequests pending_{group_.world.abandoned(), 1};  // the message or payload, and perhaps its announcement
 };
 
 class Receive final : public Operation {
@@ -176,7 +176,7 @@ class Receive final : public Operation {
   const uint64_t capacity_;
   bp_result* const result_;
   const Pattern pattern_;
-  OwnRequests pending_{1};
+  OwnRequests pending_{group_.world.abandoned(), 1};
   const std::byte* first_ = nullptr;  // where MPI writes the message, or its announcement
   bool has_matched_ = false;
   bp_result received_{};  // once matched, like those below

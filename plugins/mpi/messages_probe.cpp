@@ -35,7 +35,7 @@ bp_message* Probes::probe(int32_t peer, uint64_t tag, bp_result& result) {
 
 // So short a message comes with its envelope.
 Announcement Probes::receive_announcement(const Envelope& envelope, Message message) {
-  OwnRequests pending(1);
+  OwnRequests pending(group_.world.abandoned(), 1);
   std::byte* const data = pending.front().in.take(*group_.pool, Announcement::kSize);
   pending.front().request = group_.api().imrecv(data, Announcement::kSize, message);
   const base::Deadline deadline = base::Deadline::after(base::grace::kPrompt);

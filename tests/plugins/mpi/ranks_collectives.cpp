@@ -144,7 +144,7 @@ void small_all_reduces(ProcessGroup& group) {
   const auto expected = [size](uint64_t i) {
     return static_cast<int64_t>(size * (i % 50) + 3 * size * (size - 1) / 2);
   };
-  for (const uint64_t count : {0U, 1U, 16U, 17U, 500U, 512U, 513U, 8'192U, 8'193U}) {
+  for (const uint64_t count : {0U, 1U, 16U, 17U, 500U, 512U, 513U, 1'024U, 1'025U, 4'000U, 8'192U, 8'193U}) {
     const auto own = values<int64_t>(group.rank(), count);
     std::vector<int64_t> in_place = own;
     std::vector<int64_t> sum(count);

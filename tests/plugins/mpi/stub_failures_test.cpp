@@ -190,6 +190,27 @@ TEST_P(MpiMemoryTest, OfTheProgramThatMpiKeepsEndsTheProcess) {
   EXPECT_EQ(outcome.out, "");
 }
 
+// All_reduces of two ranks go in parts if they have more than 8 KiB.
+TEST_F(MpiFailuresTest, SizesOfAllReducesThatDifferAreNamed) {
+  const auto start = [](StubJob& job, int rank, const char* count) {
+    job.start(rank, 2, "parts-differ", {{"BACKPLANE_TEST_COUNT", count}, {"BACKPLANE_FINGERPRINT", "off"}});
+  };
+  start(job_, 0, "4096");
+  start(job_, 1, "6144");
+  for (const Outcome& outcome : job_.wait()) {
+    EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+    EXPECT_TRUE(contains(outcome.out, "4096") && contains(outcome.out, "6144")) << outcome.out;
+  }
+  StubJob undivided(BACKPLANE_TEST_STUB_RANKS);
+  start(undivided, 0, "4096");
+  start(undivided, 1, "2048");
+  for (const Outcome& outcome : undivided.wait()) EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
+}
+
+TEST_F(MpiFailuresTest, MemoryOfPartsLivesUntilMpiHasCompletedTheirRequests) {
+  job_.expect_ended(2, "parts-abandoned");
+}
+
 INSTANTIATE_TEST_SUITE_P(Endings, MpiMemoryTest, testing::Values("timeout", "cancel", "abort", "destroy"),
                          [](const auto& of) { return std::string(of.param); });
 

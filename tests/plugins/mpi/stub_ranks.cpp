@@ -82,6 +82,8 @@ int main(int argc, char** argv) {
                                                      {"late", late},
                                                      {"libraries", libraries},
                                                      {"own", own},
+                                                     {"parts-abandoned", parts_abandoned},
+                                                     {"parts-differ", parts_differ},
                                                      {"secure", secure},
                                                      {"shrunk", shrunk},
                                                      {"start", start},

@@ -62,6 +62,8 @@ void hung(const std::string& file);
 void late(const std::string& file);
 void libraries(const std::string& file);
 void own(const std::string& file);
+void parts_abandoned(const std::string& file);
+void parts_differ(const std::string& file);
 void secure(const std::string& file);
 void shrunk(const std::string& file);
 void start(const std::string& file);
