@@ -24,7 +24,9 @@ DTYPES = {0: "bool", 1: "int8", 2: "uint8", 3: "int16", 5: "int32", 7: "int64", 
 DTYPES.update({11: "float32", 12: "float64", 15: "complex64", 16: "complex128"})
 REDUCE_OPS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
 MESSAGES, CLOSING = 0, 1  # tags
-END_TIME = 2.0  # s
+END_TIME = 20.0  # s; a thread that is still in a call when Python ends would end the process
+# Texts of exceptions for exhausted resources; the last two are of threads, of C++ and of Python.
+EXHAUSTED = ("Too many open files", "annot allocate memory", "emporarily unavailable", "can't start new thread")
 LONG = datetime.timedelta(days=365)  # deadlines are Backplane's
 
 Address, Size, Status = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32
@@ -122,7 +124,7 @@ def status_of(error):
     text = str(error)
     if "onnection closed" in text or "onnection reset" in text or "roken pipe" in text:
         return PEER_LOST
-    if "Too many open files" in text or "annot allocate memory" in text:
+    if any(exhausted in text for exhausted in EXHAUSTED):
         return RESOURCE
     return TIMEOUT if "imed out" in text else INTERNAL
 

@@ -5,6 +5,8 @@
 #include <glob.h>
 #include <sys/auxv.h>
 
+#include <clocale>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -95,14 +97,23 @@ class Library {
     return result;
   }
 
-  // Starts an interpreter that handles no signals, and leaves its lock to others.
+  // Starts an interpreter that handles no signals and keeps the locale, and leaves its lock to others.
   int start(const std::string& program, const std::string& text) const {
     static std::wstring name;  // Python keeps the pointer
     if (auto* const set_name = get<void(const wchar_t*)>("Py_SetProgramName"); set_name != nullptr) {
       name.assign(program.begin(), program.end());
       set_name(name.c_str());
     }
+    // Python sets the locale, which a program without its own leaves at ASCII: UTF-8 mode makes Python ignore it. The
+    // first import of Python's module for signals, which torch's import causes, replaces a default SIGINT handler.
+    if (int* const utf8_mode = get<int>("Py_UTF8Mode"); utf8_mode != nullptr) *utf8_mode = 1;
+    const std::string locale = std::setlocale(LC_ALL, nullptr);
+    struct sigaction interrupt = {};
+    ::sigaction(SIGINT, nullptr, &interrupt);
     get<void(int)>("Py_InitializeEx")(0);
+    run("import _signal");
+    ::sigaction(SIGINT, &interrupt, nullptr);
+    std::setlocale(LC_ALL, locale.c_str());
     const int result = run(text);
     get<void*()>("PyEval_SaveThread")();
     return result;

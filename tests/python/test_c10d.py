@@ -137,7 +137,7 @@ def test_a_program_that_is_no_python_is_refused() -> None:
 
 
 def test_torch_fails_the_cases_that_are_listed() -> None:
-    passing = ("collectives.all-reduce", "abort.blocked-collective", "death.sigkill-mid-collective")
+    passing = ("collectives.all-reduce", "abort.blocked-collective", "death.sigkill-mid-collective", "process.manners")
     failing = ("collectives.special-values", "process.cloexec")
     cases = check_torch(*passing, *failing)
     verdicts = {name: case["verdict"] for name, case in cases.items()}
