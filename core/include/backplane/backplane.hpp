@@ -5,6 +5,7 @@
 //
 //   rpc.hpp                  calls of functions on other ranks; requires msgpack-cxx
 //   gradients.hpp            reduction of gradients in packs
+//   memory_resource.hpp      memory of a group for containers of the standard library
 //   launch.hpp               a function on several ranks of this machine
 //   adapters/dlpack.hpp      DLPack tensors as buffers; requires dlpack
 //   adapters/objects.hpp     typed objects over a group; requires msgpack-cxx
