@@ -70,9 +70,13 @@ ZapHandler::ZapHandler(::zmq::context_t& context) : socket_(context, ::zmq::sock
 int ZapHandler::descriptor() { return socket_.get(::zmq::sockopt::fd); }
 
 const std::optional<std::string>& ZapHandler::pending() {
-  while (!pending_ && socket_.handle() != nullptr) {
+  const auto now = std::chrono::steady_clock::now();
+  while (!pending_ && socket_.handle() != nullptr && now >= empty_at_ + kPause) {
     ::zmq::message_t first;
-    if (!zmq::receive(first, socket_)) break;
+    if (!zmq::receive(first, socket_)) {
+      empty_at_ = now;
+      break;
+    }
     std::vector<std::string> frames = {first.to_string()};
     bool more = first.more();
     while (more) {

@@ -10,6 +10,7 @@
 // peers whose keys are in the store.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -40,7 +41,10 @@ class ZapHandler {
 
   // Becomes readable when a request may be pending; like ZMQ_FD, only after pending() was empty.
   int descriptor();
-  // The public key or the token of the client of the oldest request. Unchanged until answer().
+  // The public key or the token of the client of the oldest request. Unchanged until answer(). Stays empty for kPause
+  // after it was empty, and the descriptor readable: a busy group asks with each message, and libzmq makes several
+  // system calls for each answer.
+  static constexpr std::chrono::microseconds kPause{50};
   const std::optional<std::string>& pending();
   // Accepts that client as this rank, or refuses it (-1).
   void answer(int32_t rank);
@@ -52,7 +56,8 @@ class ZapHandler {
  private:
   ::zmq::socket_t socket_;
   std::optional<std::string> pending_;
-  std::string request_;  // id of the oldest request
+  std::string request_;                             // id of the oldest request
+  std::chrono::steady_clock::time_point empty_at_;  // when the socket had no request
 };
 
 // Makes `listening` ask the ZapHandler of its context about tokens.
