@@ -132,6 +132,7 @@ CollectiveSpec CollectiveCase::spec(int32_t rank) const {
   spec.root = shape_.root;
   spec.element_size = shape_.element_size;
   spec.topology = shape_.topology;
+  spec.may_overlap = shape_.in_place;
   if (!is_varying(shape_.kind)) {
     spec.count = shape_.count;
     return spec;

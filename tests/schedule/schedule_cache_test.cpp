@@ -38,9 +38,25 @@ TEST(ScheduleCache, KeepsTheLastSchedule) {
   expect_made_for(again, kReduce);
 }
 
+TEST(ScheduleCache, KeepsTheSchedulesOfOperationsThatAlternate) {
+  ScheduleCache cache;
+  CollectiveSpec other = kReduce;
+  other.kind = BP_ALL_REDUCE;
+  const Step* const steps = cache.get(kReduce).steps.data();
+  const Step* const steps_of_other = cache.get(other).steps.data();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(cache.get(kReduce).steps.data(), steps);
+    EXPECT_EQ(cache.get(other).steps.data(), steps_of_other);
+    cache.trim();
+  }
+}
+
 TEST(ScheduleCache, MakesAScheduleForEachDifference) {
   ScheduleCache cache;
-  std::vector<CollectiveSpec> others(5, kReduce);
+  std::vector<CollectiveSpec> others(6, kReduce);
+  others[5].kind = BP_ALL_TO_ALL;
+  others[5].count = uint64_t{1} << 24;
+  others[5].may_overlap = false;
   others[0].kind = BP_ALL_REDUCE;
   others[1].root = 2;
   others[2].count = 11;

@@ -263,6 +263,12 @@ class ScheduleRun {
   std::deque<Message> messages_;  // of this round, then of the next one; results must not move
 };
 
+bool overlap(const bp_buffer& a, const bp_buffer& b, uint64_t element_size) {
+  const auto* const first = static_cast<const std::byte*>(a.data);
+  const auto* const second = static_cast<const std::byte*>(b.data);
+  return first < second + b.count * element_size && second < first + a.count * element_size;
+}
+
 CollectiveSpec spec_of(const Operation& operation, int32_t rank, int32_t world_size) {
   const bp_op& op = operation.op;
   CollectiveSpec spec;
@@ -277,6 +283,7 @@ CollectiveSpec spec_of(const Operation& operation, int32_t rank, int32_t world_s
   spec.out_counts = op.out_counts;
   spec.out_displs = op.out_displs;
   spec.own_count = operation.count;
+  spec.may_overlap = overlap(op.input, op.output, spec.element_size);
   return spec;
 }
 

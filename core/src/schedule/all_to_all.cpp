@@ -41,20 +41,23 @@ Schedule bruck_all_to_all(const CollectiveSpec& spec) {
 }
 
 // Pairwise exchange (Thakur, Rabenseifner, Gropp 2005, section 4.4), with both partners at a distance in one round: the
-// blocks that arrive replace those that were sent, so that the output may be the input, with two blocks of scratch.
+// blocks that arrive replace those that were sent, so that the output may be the input, with two blocks of scratch. If
+// it is not, blocks arrive in the output.
 Schedule pairwise_all_to_all(const CollectiveSpec& spec) {
   const int32_t rank = spec.rank;
   const Blocks blocks = Blocks::equal(spec.count);
-  const Region arrived[] = {scratch(0, spec.count), scratch(spec.count, spec.count)};
   Builder builder;
   builder.copy(blocks.in(BufferRole::kOutput, rank), blocks.in(BufferRole::kInput, rank));
   builder.end_round();
   for (int32_t distance = 1; 2 * int64_t{distance} <= spec.world_size; ++distance) {
     const int32_t peers[] = {neighbor(spec, rank, distance), neighbor(spec, rank, -distance)};
+    const Region to[] = {blocks.in(BufferRole::kOutput, peers[0]), blocks.in(BufferRole::kOutput, peers[1])};
+    const Region arrived[] = {spec.may_overlap ? scratch(0, spec.count) : to[0],
+                              spec.may_overlap ? scratch(spec.count, spec.count) : to[1]};
     const int partners = peers[0] == peers[1] ? 1 : 2;
     for (int i = 0; i < partners; ++i) builder.send(peers[i], blocks.in(BufferRole::kInput, peers[i]));
     for (int i = 0; i < partners; ++i) builder.recv(peers[i], arrived[i]);
-    for (int i = 0; i < partners; ++i) builder.copy(blocks.in(BufferRole::kOutput, peers[i]), arrived[i]);
+    for (int i = 0; i < partners && spec.may_overlap; ++i) builder.copy(to[i], arrived[i]);
     builder.end_round();
   }
   return std::move(builder).finish();

@@ -9,7 +9,8 @@
 //
 // In place. A schedule is correct for every overlap of input and output that backplane/abi/op.h allows, without knowing
 // it: it copies the input to its position in the output. In place, source and target of that copy have the same
-// address, and the executor omits it. The input is never a target.
+// address, and the executor omits it. The input is never a target. Without an overlap (CollectiveSpec::may_overlap) a
+// schedule may use the output where it would use scratch memory.
 #pragma once
 
 #include <cstdint>
@@ -73,6 +74,8 @@ struct CollectiveSpec {
   const uint64_t* out_counts = nullptr;
   const uint64_t* out_displs = nullptr;
   uint64_t own_count = 0;  // gatherv, scatterv: this rank's N
+  // Whether this rank's output may overlap its input. The messages are the same in either case.
+  bool may_overlap = true;
   // Which ranks are near each other, the same on all ranks; NULL: all are equally far. Outlives the schedule's making.
   const Topology* topology = nullptr;
 };

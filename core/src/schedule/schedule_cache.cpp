@@ -3,28 +3,43 @@
 
 namespace backplane::core {
 
+namespace {
+
+// Not with the counts of a v-variant, which the caller may change in place.
+bool is_cacheable(const CollectiveSpec& spec) { return spec.in_counts == nullptr && spec.out_counts == nullptr; }
+
+bool have_same_schedule(const CollectiveSpec& a, const CollectiveSpec& b) {
+  return a.kind == b.kind && a.root == b.root && a.count == b.count && a.element_size == b.element_size &&
+         a.own_count == b.own_count && a.topology == b.topology && a.may_overlap == b.may_overlap;
+}
+
+}  // namespace
+
 const Schedule& ScheduleCache::get(const CollectiveSpec& spec) {
-  if (is_cached(spec)) return schedule_;
-  valid_ = false;  // in case make_schedule throws
-  schedule_ = make_schedule(choose_algorithm(spec), spec);
-  spec_ = spec;
-  // Not with the counts of a v-variant, which the caller may change in place.
-  valid_ = spec.in_counts == nullptr && spec.out_counts == nullptr;
-  return schedule_;
+  last_ = is_cacheable(spec) ? find(spec) : nullptr;
+  if (last_ != nullptr) return last_->schedule;
+  Entry& entry = entries_[next_];
+  entry.valid = false;  // in case make_schedule throws
+  entry.schedule = make_schedule(choose_algorithm(spec), spec);
+  entry.spec = spec;
+  entry.valid = is_cacheable(spec);
+  if (entry.valid) next_ = (next_ + 1) % entries_.size();
+  last_ = &entry;
+  return entry.schedule;
 }
 
 void ScheduleCache::trim() {
   constexpr size_t kMaxSteps = 256;  // 16 KiB
-  if (schedule_.steps.capacity() <= kMaxSteps) return;
-  valid_ = false;
-  schedule_ = {};
+  if (last_ == nullptr || last_->schedule.steps.capacity() <= kMaxSteps) return;
+  *last_ = {};
+  last_ = nullptr;
 }
 
-bool ScheduleCache::is_cached(const CollectiveSpec& spec) const {
-  if (!valid_ || spec.in_counts != nullptr || spec.out_counts != nullptr) return false;
-  return spec_.kind == spec.kind && spec_.root == spec.root && spec_.count == spec.count &&
-         spec_.element_size == spec.element_size && spec_.own_count == spec.own_count &&
-         spec_.topology == spec.topology;
+ScheduleCache::Entry* ScheduleCache::find(const CollectiveSpec& spec) {
+  for (Entry& entry : entries_) {
+    if (entry.valid && have_same_schedule(entry.spec, spec)) return &entry;
+  }
+  return nullptr;
 }
 
 }  // namespace backplane::core
