@@ -41,6 +41,7 @@ std::unique_ptr<sdk::ProcessGroup> Group::start(const sdk::Context& context) {
   bp_error err;
   bp_error_init(&err);
   {
+    const SigpipeBlocked sigpipe_blocked;
     const base::SignalsBlocked blocked;  // for the threads that torch starts
     if (table.open(&opening, &err) != BP_OK) {
       throw sdk::Failure(err.status, std::string("c10d: ") + err.text, err.peer_rank, err.native_code);

@@ -3,18 +3,49 @@
 // A group of torch, which is dropped with the last thread that uses it.
 #pragma once
 
+#include <signal.h>
+
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 
 #include "python.hpp"
 
 namespace backplane::c10d {
 
+// While it exists, writes of this thread to closed connections, as gloo performs them, raise no SIGPIPE. The threads of
+// this backend and of torch block it.
+class SigpipeBlocked {
+ public:
+  SigpipeBlocked() {
+    sigset_t pending;
+    sigpending(&pending);
+    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+    sigemptyset(&sigpipe_);
+    sigaddset(&sigpipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &sigpipe_, &before_);
+  }
+  ~SigpipeBlocked() {
+    constexpr timespec kNow = {};
+    while (!was_pending_ && sigtimedwait(&sigpipe_, nullptr, &kNow) == -1 && errno == EINTR) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SigpipeBlocked(const SigpipeBlocked&) = delete;
+  SigpipeBlocked& operator=(const SigpipeBlocked&) = delete;
+
+ private:
+  sigset_t sigpipe_;
+  sigset_t before_;
+  bool was_pending_;
+};
+
 class TorchGroup {
  public:
   TorchGroup(const Table& table, int64_t handle, int32_t rank, int32_t world_size)
       : rank(rank), world_size(world_size), table_(table), handle_(handle) {}
   ~TorchGroup() {
+    const SigpipeBlocked blocked;
     const TableCall call(table_);
     if (call.is_possible()) table_.drop(handle_);
   }
@@ -33,6 +64,7 @@ class TorchGroup {
   }
   // Makes blocked calls fail, where torch's backend can. Only the first call has an effect.
   void close() noexcept {
+    const SigpipeBlocked blocked;
     const TableCall call(table_);
     if (!closed_.exchange(true) && call.is_possible()) table_.close(handle_);
   }
