@@ -11,15 +11,14 @@ import sys
 
 import pytest
 import torch
-from test_torch import LONG_LIMIT, run_torch
+from test_torch import LONG_LIMIT, check_passed, run_torch
 
 
 @pytest.mark.parametrize("names", ["backplane", "cpu:backplane", "cpu:backplane,cuda:gloo", "cpu:backplane,cuda:nccl"])
 def test_backends_are_chosen_by_device(names: str) -> None:
     if ":" in names and torch.__version__ < "2":
         pytest.skip(f"torch {torch.__version__} has one backend for all devices")
-    for rank, ended in enumerate(run_torch("torch_classes.py", 3, BACKPLANE_BACKEND="shm", BACKPLANE_TEST_GROUP=names)):
-        assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
+    check_passed(run_torch("torch_classes.py", 3, BACKPLANE_BACKEND="shm", BACKPLANE_TEST_GROUP=names))
 
 
 @pytest.mark.parametrize("what", ["split", "shrink", "reconfigure"])
@@ -38,8 +37,7 @@ def test_members_change(what: str) -> None:
 def test_the_flight_recorder_is_analyzed_by_torch(tmp_path: pathlib.Path) -> None:
     size = 3
     variables = {"BACKPLANE_BACKEND": "shm", "BACKPLANE_TEST_DIRECTORY": str(tmp_path)}
-    for rank, ended in enumerate(run_torch("torch_flight_recorder.py", size, **variables)):
-        assert ended.returncode == 0 and "passed" in ended.stdout, f"rank {rank}: {ended.returncode}\n{ended.stdout}"
+    check_passed(run_torch("torch_flight_recorder.py", size, **variables))
     analyzer = "torch.distributed.flight_recorder.fr_trace"
     try:
         importlib.import_module(analyzer)
