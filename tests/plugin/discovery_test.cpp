@@ -153,7 +153,7 @@ TEST(Discovery, PermissionsCount) {
 
 TEST(Discovery, RunsNoCodeWhileLoadingDoes) {
   const test::TempDirectory temp;
-  const test::Environment trace("BACKPLANE_TEST_TRACE", temp.file("trace").c_str());
+  const test::ScopedVariable trace("BACKPLANE_TEST_TRACE", temp.file("trace"));
   temp.copy("trace", "backplane_good.so");
   const auto path = path_of({temp.path().string()});
   EXPECT_EQ(scan(path).files.size(), 1U);

@@ -4,14 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "plugin/support.hpp"
 
 namespace backplane::core::plugin {
 namespace {
 
-using test::Environment;
+using test::ScopedVariable;
 
 std::vector<std::string> paths(const SearchPath& path) {
   std::vector<std::string> result;
@@ -20,8 +23,8 @@ std::vector<std::string> paths(const SearchPath& path) {
 }
 
 TEST(SearchPath, IsOrderedAndNamesOrigins) {
-  const Environment list("BACKPLANE_PLUGIN_PATH", ":/a/one::/a/two/:/a/one:");
-  const Environment xdg("XDG_DATA_HOME", "/xdg");
+  const ScopedVariable list("BACKPLANE_PLUGIN_PATH", ":/a/one::/a/two/:/a/one:");
+  const ScopedVariable xdg("XDG_DATA_HOME", "/xdg");
   const auto found = search_path(false);
   ASSERT_GE(found.directories.size(), 7U);
   const auto names = paths(found);
@@ -45,27 +48,27 @@ TEST(SearchPath, KnowsTheDirectoriesBesideTheProgram) {
 }
 
 TEST(SearchPath, FallsBackToHome) {
-  const Environment list("BACKPLANE_PLUGIN_PATH", nullptr);
-  const Environment home("HOME", "/home/me");
-  for (const char* xdg_value : {static_cast<const char*>(nullptr), "", "relative"}) {
-    const Environment xdg("XDG_DATA_HOME", xdg_value);
+  const ScopedVariable list("BACKPLANE_PLUGIN_PATH", std::nullopt);
+  const ScopedVariable home("HOME", "/home/me");
+  for (const auto& xdg_value : std::vector<std::optional<std::string>>{std::nullopt, "", "relative"}) {
+    const ScopedVariable xdg("XDG_DATA_HOME", xdg_value);
     EXPECT_EQ(paths(search_path(false)).front(), "/home/me/.local/share/backplane/plugins");
   }
-  const Environment xdg("XDG_DATA_HOME", nullptr);
-  const Environment homeless("HOME", nullptr);
+  const ScopedVariable xdg("XDG_DATA_HOME", std::nullopt);
+  const ScopedVariable homeless("HOME", std::nullopt);
   EXPECT_EQ(paths(search_path(false)), paths(search_path(true)));
 }
 
 TEST(SearchPath, MakesRelativeDirectoriesAbsolute) {
-  const Environment list("BACKPLANE_PLUGIN_PATH", "here");
+  const ScopedVariable list("BACKPLANE_PLUGIN_PATH", "here");
   EXPECT_EQ(paths(search_path(false)).front(), (std::filesystem::current_path() / "here").string());
 }
 
 TEST(SearchPath, SecureIgnoresTheEnvironment) {
-  const Environment list("BACKPLANE_PLUGIN_PATH", "/evil");
-  const Environment xdg("XDG_DATA_HOME", "/evil");
-  const Environment unsafe("BACKPLANE_ALLOW_UNSAFE_PLUGINS", "1");
-  const Environment deny("BACKPLANE_PLUGINS_DENY", "tcp");
+  const ScopedVariable list("BACKPLANE_PLUGIN_PATH", "/evil");
+  const ScopedVariable xdg("XDG_DATA_HOME", "/evil");
+  const ScopedVariable unsafe("BACKPLANE_ALLOW_UNSAFE_PLUGINS", "1");
+  const ScopedVariable deny("BACKPLANE_PLUGINS_DENY", "tcp");
   const auto found = search_path(true);
   for (const auto& name : paths(found)) EXPECT_FALSE(test::contains(name, "/evil")) << name;
   EXPECT_FALSE(found.policy.allow_unsafe);
@@ -74,9 +77,9 @@ TEST(SearchPath, SecureIgnoresTheEnvironment) {
 }
 
 TEST(SearchPath, ReadsThePolicy) {
-  const Environment unsafe("BACKPLANE_ALLOW_UNSAFE_PLUGINS", "1");
-  const Environment allow("BACKPLANE_PLUGINS_ALLOW", "TCP, shm,,");
-  const Environment deny("BACKPLANE_PLUGINS_DENY", "shm");
+  const ScopedVariable unsafe("BACKPLANE_ALLOW_UNSAFE_PLUGINS", "1");
+  const ScopedVariable allow("BACKPLANE_PLUGINS_ALLOW", "TCP, shm,,");
+  const ScopedVariable deny("BACKPLANE_PLUGINS_DENY", "shm");
   const Policy policy = search_path(false).policy;
   EXPECT_TRUE(policy.allow_unsafe);
   EXPECT_EQ(policy.objection("tcp"), "");

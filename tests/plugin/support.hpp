@@ -4,20 +4,18 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "error.hpp"
 #include "plugin/search_path.hpp"
+#include "support/environment.hpp"
 
 namespace backplane::test {
 
@@ -35,21 +33,8 @@ inline Bytes read_file(const fs::path& path) {
   return {data, data + text.size()};
 }
 
-// The destructor removes it with its content.
 class TempDirectory {
  public:
-  TempDirectory() {
-    std::string name = (fs::temp_directory_path() / "backplane-plugin-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = fs::canonical(name);
-  }
-  ~TempDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TempDirectory(const TempDirectory&) = delete;
-  TempDirectory& operator=(const TempDirectory&) = delete;
-
   const fs::path& path() const { return path_; }
   std::string file(const std::string& name) const { return (path_ / name).string(); }
 
@@ -70,7 +55,8 @@ class TempDirectory {
   }
 
  private:
-  fs::path path_;
+  const ScopedDirectory directory_;
+  const fs::path path_ = fs::canonical(directory_.path());
 };
 
 inline core::plugin::SearchPath path_of(const std::vector<std::string>& directories) {
@@ -92,22 +78,5 @@ core::Error error_of(Body&& body) {
 }
 
 inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
-
-// Sets an environment variable (nullptr: unsets it). The destructor restores the old state.
-class Environment {
- public:
-  Environment(const char* name, const char* value) : name_(name) {
-    if (const char* old = std::getenv(name)) old_ = old;
-    set(value);
-  }
-  ~Environment() { set(old_ ? old_->c_str() : nullptr); }
-  Environment(const Environment&) = delete;
-  Environment& operator=(const Environment&) = delete;
-
- private:
-  void set(const char* value) const { value == nullptr ? ::unsetenv(name_) : ::setenv(name_, value, 1); }
-  const char* name_;
-  std::optional<std::string> old_;
-};
 
 }  // namespace backplane::test

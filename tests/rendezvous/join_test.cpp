@@ -118,7 +118,7 @@ TEST(Join, AnInterruptEndsIt) {
 }
 
 TEST(Join, AStaleFileIsNamed) {
-  const TemporaryDirectory directory;
+  const ScopedDirectory directory;
   const std::string path = directory.file("store");
   const pid_t pid = ::fork();
   if (pid == 0) {

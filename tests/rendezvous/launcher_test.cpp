@@ -118,8 +118,8 @@ TEST_F(LauncherTest, RanksOfOpenMpiOnOneHostMeetInTheJobsDirectory) {
   set("OMPI_COMM_WORLD_SIZE", "2");
   set("OMPI_COMM_WORLD_LOCAL_SIZE", "2");
   set("PMIX_NAMESPACE", "4711");
-  set("PMIX_SERVER_TMPDIR", directory_.path());
-  const std::string path = fmt::format("file://{}/backplane-4711.store", directory_.path());
+  set("PMIX_SERVER_TMPDIR", directory_.path().string());
+  const std::string path = fmt::format("file://{}/backplane-4711.store", directory_.path().string());
   EXPECT_EQ(rendezvous(request()).root->describe(), path);
   set("MASTER_PORT", "4711");
   EXPECT_ERROR(BP_INVALID, "MASTER_ADDR is not set", rendezvous(request()));

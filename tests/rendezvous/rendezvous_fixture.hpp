@@ -58,7 +58,7 @@ class RendezvousTest : public testing::Test {
     return {init_method, rank, world_size, INT64_C(60'000'000'000)};
   }
 
-  TemporaryDirectory directory_;
+  ScopedDirectory directory_;
   Environment environment_;
 };
 

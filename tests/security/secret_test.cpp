@@ -50,7 +50,7 @@ class SecretTest : public testing::Test {
     return std::memcmp(a.key().data(), b.key().data(), kKeySize) == 0;
   }
 
-  TemporaryDirectory directory_;
+  ScopedDirectory directory_;
   Environment environment_;
 };
 
@@ -101,7 +101,7 @@ TEST_F(SecretTest, AnotherUsersFileIsRefused) {
 }
 
 TEST_F(SecretTest, RefusesOtherThanRegularFiles) {
-  environment_.set("BACKPLANE_SECRET_FILE", directory_.path());
+  environment_.set("BACKPLANE_SECRET_FILE", directory_.path().string());
   expect_refused("is not a regular file");
   const std::string fifo = directory_.file("fifo");
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);

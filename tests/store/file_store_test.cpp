@@ -26,7 +26,7 @@ class FileStoreTest : public testing::Test {
   }
   void replace(const std::string& bytes) const { std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes; }
 
-  TemporaryDirectory directory_;
+  ScopedDirectory directory_;
   const std::string path_ = directory_.file("store");
 };
 
@@ -69,7 +69,7 @@ TEST_F(FileStoreTest, OnlyTheUserMayReadIt) {
 TEST_F(FileStoreTest, ErrorsNameThePath) {
   EXPECT_ERROR(BP_RESOURCE, "cannot open the store /no/such/dir/store: No such file",
                make_file_store("/no/such/dir/store"));
-  EXPECT_ERROR(BP_RESOURCE, directory_.path(), make_file_store(directory_.path()));
+  EXPECT_ERROR(BP_RESOURCE, directory_.path().string(), make_file_store(directory_.path().string()));
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   EXPECT_ERROR(BP_INVALID, "is not a regular file", make_file_store(path_));
 }

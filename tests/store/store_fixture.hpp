@@ -8,9 +8,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <filesystem>
+#include <forward_list>
 #include <functional>
-#include <map>
 #include <optional>
 #include <regex>
 #include <string>
@@ -18,6 +17,7 @@
 
 #include "error.hpp"
 #include "store/store.hpp"
+#include "support/environment.hpp"
 #include "support/free_port.hpp"
 
 namespace backplane::core {
@@ -59,55 +59,23 @@ inline Error error_of(const std::function<void()>& body) {
     EXPECT_TRUE(std::regex_search(error_.what(), std::regex(pattern))) << "it says: " << error_.what(); \
   } while (false)
 
-// An empty directory, which the destructor removes.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "bp-store-test-XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
 // Sets or (nullopt) unsets variables and restores all at the end. Tests of one binary run one after the other.
 class Environment {
  public:
   Environment() = default;
   ~Environment() {
-    for (const auto& [name, value] : before_) apply(name, value);
+    while (!variables_.empty()) variables_.pop_front();  // the last one first
   }
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
-  void set(const std::string& name, std::optional<std::string> value) {
-    const char* held = ::getenv(name.c_str());
-    before_.emplace(name, held == nullptr ? std::nullopt : std::optional<std::string>(held));
-    apply(name, value);
-  }
+  void set(const std::string& name, const std::optional<std::string>& value) { variables_.emplace_front(name, value); }
 
  private:
-  static void apply(const std::string& name, const std::optional<std::string>& value) {
-    if (value) {
-      ::setenv(name.c_str(), value->c_str(), 1);
-    } else {
-      ::unsetenv(name.c_str());
-    }
-  }
-
-  std::map<std::string, std::optional<std::string>> before_;
+  std::forward_list<test::ScopedVariable> variables_;
 };
 
 using test::free_port;
+using test::ScopedDirectory;
 
 }  // namespace backplane::core

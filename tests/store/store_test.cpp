@@ -43,7 +43,7 @@ class FileBacking final : public Backing {
   std::shared_ptr<Store> open() override { return make_file_store(directory_.file("store")); }
 
  private:
-  TemporaryDirectory directory_;
+  ScopedDirectory directory_;
 };
 
 class TcpBacking final : public Backing {
