@@ -174,7 +174,7 @@ bool Messages::wait(Operation& operation, LazyDeadline& deadline) {
 bool Messages::poll_for(const Operation& operation) {
   if (!operation.is_pending()) return true;
   const Lock lock(*this);
-  const int polls = waiter_.spins() ? 8 : 1;
+  const int polls = waiter_.spins() ? 2 : 1;
   for (int i = 0; i < polls && !waiter_.aborted(); ++i) {
     protocol_.progress();
     if (!operation.is_pending()) return true;
