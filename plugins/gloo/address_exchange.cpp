@@ -2,26 +2,23 @@
 #include "address_exchange.hpp"
 
 #include <algorithm>
-#include <vector>
+#include <cstring>
 
 namespace backplane::gloo {
 namespace {
 
-constexpr int kMostRowsRead = 16;  // ranks of a group in which each reads the rows of all
+constexpr int kMostRead = 16;  // ranks of a group in which each reads the endpoints one by one
 
 constexpr const char* kPublished = "gloo/published";  // the number of ranks that have published
+constexpr const char* kAll = "gloo/all";              // the endpoints of all ranks of a large group
 
-std::string row_key(int rank) { return "gloo/" + std::to_string(rank); }
-std::string column_key(int rank) { return "gloo/for/" + std::to_string(rank); }
-
-// The place of a rank among the others of `rank`.
-size_t place_of(int other, int rank) { return static_cast<size_t>(other > rank ? other - 1 : other); }
+std::string key_of(int rank) { return "gloo/" + std::to_string(rank); }
 
 }  // namespace
 
-bool AddressExchange::is_large() const { return world_size_ > kMostRowsRead; }
+bool AddressExchange::is_large() const { return world_size_ > kMostRead; }
 
-// Like Host::store_get, which asks twice for a value of more than a few bytes.
+// Like Host::store_get, which asks twice for a value of more than a few bytes. Returns "" if the size differs.
 std::string AddressExchange::read(const std::string& key, size_t size, int64_t timeout_ns) const {
   const bp_host& table = *host_.get();
   std::string value(size, '\0');
@@ -36,73 +33,76 @@ std::string AddressExchange::read(const std::string& key, size_t size, int64_t t
   return held == size ? value : "";
 }
 
-// The row of a rank, if it is as long as this rank's.
-std::string AddressExchange::read_row(int peer, int64_t timeout_ns) const {
-  std::string row = read(row_key(peer), row_size(), timeout_ns);
-  if (!row.empty()) return row;
-  throw sdk::Failure(BP_INVALID, "rank " + std::to_string(peer) + " uses another world size or another version of gloo",
+Endpoint AddressExchange::read_endpoint(int peer, int64_t timeout_ns) const {
+  const std::string bytes = read(key_of(peer), sizeof(Endpoint), timeout_ns);
+  Endpoint endpoint;
+  if (!bytes.empty()) std::memcpy(&endpoint, bytes.data(), sizeof(endpoint));
+  if (!bytes.empty() && endpoint.world_size == world_size_) return endpoint;
+  throw sdk::Failure(BP_INVALID,
+                     "rank " + std::to_string(peer) + " uses another world size or another version of the plugin gloo",
                      peer);
 }
 
-std::string AddressExchange::entry_in(std::string_view row, int from, int to) const {
-  std::string entry(row.substr(0, sizeof(Token)));
-  return entry.append(row.substr(sizeof(Token) + address_size_ * place_of(to, from), address_size_));
+void AddressExchange::publish(const Endpoint& own, const base::Deadline& deadline) const {
+  host_.store_set(key_of(rank_), std::string(reinterpret_cast<const char*>(&own), sizeof(own)));
+  if (is_large() && host_.store_add(kPublished, 1) == world_size_) write_all(deadline);
 }
 
-void AddressExchange::publish(const std::string& row, const base::Deadline& deadline) {
-  host_.store_set(row_key(rank_), row);
-  if (is_large() && host_.store_add(kPublished, 1) == world_size_) write_columns(deadline);
-}
-
-void AddressExchange::write_columns(const base::Deadline& deadline) const {
-  std::vector<std::string> columns(static_cast<size_t>(world_size_));
-  for (int from = 0; from < world_size_; ++from) {
-    const std::string row = read_row(from, deadline.left_ns());
-    for (int to = 0; to < world_size_; ++to) {
-      if (to != from) columns[static_cast<size_t>(to)] += entry_in(row, from, to);
-    }
+void AddressExchange::write_all(const base::Deadline& deadline) const {
+  std::string all;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    const Endpoint endpoint = read_endpoint(rank, deadline.left_ns());
+    all.append(reinterpret_cast<const char*>(&endpoint), sizeof(endpoint));
   }
-  for (int to = 0; to < world_size_; ++to) host_.store_set(column_key(to), columns[static_cast<size_t>(to)]);
+  host_.store_set(kAll, all);
 }
 
-void AddressExchange::read_column(const base::Deadline& deadline) {
-  const size_t size = entry_size() * static_cast<size_t>(world_size_ - 1);
+std::vector<Endpoint> AddressExchange::await_all(const base::Deadline& deadline) const {
+  if (is_large()) return await_large(deadline);
+  std::vector<Endpoint> endpoints(static_cast<size_t>(world_size_));
+  for (int peer = 0; peer < world_size_; ++peer) {
+    if (peer != rank_) endpoints[static_cast<size_t>(peer)] = await(peer, deadline);
+  }
+  return endpoints;
+}
+
+Endpoint AddressExchange::await(int peer, const base::Deadline& deadline) const {
   try {
-    column_ = read(column_key(rank_), size, deadline.left_ns());
+    return read_endpoint(peer, deadline.left_ns());
   } catch (const sdk::Failure& e) {
-    if (e.status() != BP_TIMEOUT) throw;
-    for (int peer = 0; peer < world_size_; ++peer) {
-      try {
-        read(row_key(peer), row_size(), 0);
-      } catch (const sdk::Failure& missing) {
-        if (missing.status() == BP_TIMEOUT) throw sdk::not_joined(peer, e.what());
-        throw;
-      }
-    }
+    if (e.status() == BP_TIMEOUT) throw sdk::not_joined(peer, e.what());
     throw;
   }
-  if (column_.empty()) {
-    throw sdk::Failure(BP_INVALID, "gloo: the ranks of this group use different versions of the plugin gloo");
-  }
 }
 
-AddressExchange::Entry AddressExchange::await(int peer, const base::Deadline& deadline) {
-  std::string entry;
-  if (is_large()) {
-    if (column_.empty()) read_column(deadline);
-    entry = column_.substr(entry_size() * place_of(peer, rank_), entry_size());
-  } else {
+std::vector<Endpoint> AddressExchange::await_large(const base::Deadline& deadline) const {
+  std::vector<Endpoint> endpoints(static_cast<size_t>(world_size_));
+  const size_t size = endpoints.size() * sizeof(Endpoint);
+  std::string all;
+  try {
+    all = read(kAll, size, deadline.left_ns());
+  } catch (const sdk::Failure& e) {
+    if (e.status() == BP_TIMEOUT) throw_missing(e);
+    throw;
+  }
+  if (all.empty()) {
+    throw sdk::Failure(BP_INVALID, "gloo: the ranks of this group use different versions of the plugin gloo");
+  }
+  std::memcpy(endpoints.data(), all.data(), size);
+  return endpoints;
+}
+
+// Names a rank that has not published.
+void AddressExchange::throw_missing(const sdk::Failure& timeout) const {
+  for (int peer = 0; peer < world_size_; ++peer) {
     try {
-      entry = entry_in(read_row(peer, deadline.left_ns()), peer, rank_);
-    } catch (const sdk::Failure& e) {
-      if (e.status() == BP_TIMEOUT) throw sdk::not_joined(peer, e.what());
+      read(key_of(peer), sizeof(Endpoint), 0);
+    } catch (const sdk::Failure& missing) {
+      if (missing.status() == BP_TIMEOUT) throw sdk::not_joined(peer, timeout.what());
       throw;
     }
   }
-  Entry result;
-  std::copy_n(entry.begin(), result.token.size(), result.token.begin());
-  result.address = entry.substr(sizeof(Token));
-  return result;
+  throw timeout;
 }
 
 }  // namespace backplane::gloo

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "connection.hpp"
 
-#include <fcntl.h>
 #include <linux/sockios.h>
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <string>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <utility>
 
 #include "tcp_device.hpp"
 #include "transport.hpp"
@@ -16,97 +19,177 @@
 namespace backplane::gloo {
 namespace {
 
-constexpr int kBacklog = 16;  // gloo's own is 1
+// Whether an attempt to connect has ended.
+bool has_connected_or_failed(int fd) {
+  pollfd item = {fd, POLLOUT, 0};
+  return ::poll(&item, 1, 0) > 0;
+}
 
-// gloo opens its sockets without close-on-exec.
-void close_on_exec(int fd) {
-  if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);
+std::string text_of(const Endpoint& endpoint) {
+  socklen_t size = 0;
+  const sockaddr_storage address = address_of(endpoint, &size);
+  return ::gloo::transport::tcp::Address(reinterpret_cast<const sockaddr*>(&address), size).str();
 }
 
 }  // namespace
 
-Connection::Connection(GlooPair& pair, Context& owner, Link& link, Sending& sending,
-                       std::shared_ptr<const Health> health)
-    : pair_(pair),
-      owner_(owner),
-      link_(link),
-      sending_(sending),
-      health_(std::move(health)),
-      admission_({owner.token(), pair.rank_}, owner.pending_connections()) {}
-
-void Connection::begin_listening() {
-  close_on_exec(pair_.fd_);
-  fcntl(pair_.fd_, F_SETFL, fcntl(pair_.fd_, F_GETFL) | O_NONBLOCK);
-  ::listen(pair_.fd_, kBacklog);
+// Without gloo's function, which would wait for a turn of gloo's loop, up to 10 ms. A late event finds the pair unused.
+void Connection::close_gloos_listener() noexcept {
+  epoll_ctl(epoll_descriptor(*pair_.device_), EPOLL_CTL_DEL, pair_.fd_, nullptr);
+  ::close(pair_.fd_);
+  pair_.fd_ = -1;
+  pair_.state_ = GlooPair::INITIALIZING;
 }
 
-bool Connection::is_listening() {
+bool Connection::is_unused() {
   const std::lock_guard lock(pair_.m_);
-  return pair_.state_ == GlooPair::LISTENING;
+  return pair_.state_ == GlooPair::INITIALIZING;
 }
 
-void Connection::prepare_connect(const Token& token_of_peer, Clock::time_point deadline) {
+void Connection::set_endpoint(const Endpoint& endpoint) {
   const std::lock_guard lock(pair_.m_);
-  hello_ = {token_of_peer, owner_.rank};
-  connect_deadline_ = deadline;
+  endpoint_ = endpoint;
 }
 
-void Connection::admit_peer() {
+void Connection::begin() {
+  const std::lock_guard lock(pair_.m_);
+  if (pair_.state_ != GlooPair::INITIALIZING) return;
+  socklen_t size = 0;
+  const sockaddr_storage address = address_of(endpoint_, &size);
+  base::Descriptor socket(::socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket) {
+    throw sdk::Failure(BP_RESOURCE,
+                       "gloo: no descriptor left for the connection to rank " + std::to_string(pair_.rank_) + " (" +
+                           std::strerror(errno) + "); raise this process's limit (ulimit -n)",
+                       -1, errno);
+  }
+  const bool failed =
+      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 && errno != EINPROGRESS;
+  if (failed) return fail(std::string("cannot connect: ") + std::strerror(errno));
+  pair_.device_->registerDescriptor(socket.get(), EPOLLOUT, &pair_);
+  pair_.fd_ = socket.release();
+  pair_.changeState(GlooPair::CONNECTING);
+}
+
+void Connection::advance() noexcept {
+  const Link::OnLoop on_loop(link_);
   try {
-    base::Descriptor peer = admission_.admit(pair_.fd_, epoll_descriptor(*pair_.device_), &pair_);
-    if (admission_.take_refused()) owner_.report_refused();
-    if (!peer) return;
-    pair_.device_->unregisterDescriptor(pair_.fd_, &pair_);
-    ::close(pair_.fd_);
-    pair_.fd_ = peer.release();
-    pair_.handleConnected();
+    if (!has_said_hello_) {
+      if (has_connected_or_failed(pair_.fd_)) say_hello();
+    } else {
+      read_answer();
+    }
   } catch (const std::exception& e) {
-    if (pair_.state_ != GlooPair::CLOSED) pair_.signalException(e.what());
+    if (pair_.state_ != GlooPair::CLOSED) link_.close(e.what());
   }
 }
 
-// The send buffer of a new connection has room for it. A connection that has ended is reported by the next read.
-void Connection::send_hello() noexcept { ::send(pair_.fd_, &hello_, sizeof(hello_), MSG_NOSIGNAL | MSG_DONTWAIT); }
+// The send buffer of a new connection has room for it.
+void Connection::say_hello() {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  ::getsockopt(pair_.fd_, SOL_SOCKET, SO_ERROR, &error, &size);
+  const Hello hello = {endpoint_.token, owner_.rank};
+  if (error == 0 && ::send(pair_.fd_, &hello, sizeof(hello), MSG_NOSIGNAL) < 0) error = errno;
+  if (error != 0) return fail(std::string("cannot connect: ") + std::strerror(error));
+  has_said_hello_ = true;
+  link_.expect_events(Link::kIn);
+}
 
-void Connection::close_candidates() noexcept { admission_.close(epoll_descriptor(*pair_.device_)); }
+void Connection::read_answer() {
+  while (answered_ < answer_.size()) {
+    const ssize_t got = ::recv(pair_.fd_, answer_.data() + answered_, answer_.size() - answered_, 0);
+    if (got > 0) {
+      answered_ += static_cast<size_t>(got);
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return;
+    } else if (got == 0 || errno != EINTR) {
+      return fail("it has refused the connection, or left");
+    }
+  }
+  if (answer_ != endpoint_.answer) return fail("another process listens at its address");
+  establish();
+}
 
-void Connection::before_close() noexcept {
-  if (pair_.state_ != GlooPair::INITIALIZING && pair_.fd_ >= 0) link_.ensure_registered();
+// The peer's own attempt may have reached this rank, which a firewall of one direction can cause.
+void Connection::fail(const std::string& why) {
+  if (spare_) return adopt(std::move(spare_));
+  link_.close(why + " (it listens on " + text_of(endpoint_) + ", this rank on " + owner_.own_address() + ")");
+}
+
+void Connection::accept(base::Descriptor socket) noexcept {
+  const Link::OnLoop on_loop(link_);
+  try {
+    if (pair_.state_ == GlooPair::CONNECTING && owner_.rank < pair_.rank_ && has_said_hello_) {
+      spare_ = std::move(socket);
+    } else if (pair_.state_ == GlooPair::CONNECTING || pair_.state_ == GlooPair::INITIALIZING) {
+      adopt(std::move(socket));
+    }
+  } catch (const std::exception& e) {
+    if (pair_.state_ != GlooPair::CLOSED) link_.close(e.what());
+  }
+}
+
+// Uses a connection that the peer has opened, in the place of this rank's attempt.
+void Connection::adopt(base::Descriptor socket) {
+  if (pair_.fd_ >= 0) {
+    pair_.device_->unregisterDescriptor(pair_.fd_, &pair_);
+    ::close(pair_.fd_);
+  }
+  pair_.fd_ = socket.release();
+  if (pair_.state_ != GlooPair::CONNECTING) pair_.changeState(GlooPair::CONNECTING);
+  const Token& answer = owner_.endpoint().answer;
+  ::send(pair_.fd_, answer.data(), answer.size(), MSG_NOSIGNAL);  // an error is reported by the next read
+  establish();
+}
+
+// Writes what the operations before have queued.
+void Connection::establish() {
+  pair_.handleConnected();
+  spare_.reset();
+  if (!sending_.write_queued() && pair_.state_ == GlooPair::CONNECTED) link_.expect_events(Link::kIn | Link::kOut);
 }
 
 void Connection::on_change(bool connected) noexcept {
-  close_on_exec(pair_.fd_);
-  if (!connected) return;
-  if (pair_.is_client_) send_hello();
-  was_connected_ = true;
+  is_used_.store(true, std::memory_order_release);
+  was_connected_ = was_connected_ || connected;
 }
 
-void Connection::wait_until_connected(std::unique_lock<std::mutex>& lock) {
-  for (;;) {
-    pair_.throwIfException();
-    if (pair_.state_ >= GlooPair::CONNECTED) return;
-    health_->check();
-    const Clock::time_point now = Clock::now();
-    if (now >= connect_deadline_) {
-      throw sdk::Failure(BP_TIMEOUT,
-                         "rank " + std::to_string(pair_.rank_) + " (" + pair_.peer_.str() + ") did not connect in time",
-                         pair_.rank_);
-    }
-    pair_.cv_.wait_until(lock, std::min(connect_deadline_, now + kCheckInterval));
-  }
+// With a new connection that has failed, gloo's thread may not know the descriptor.
+void Connection::before_close() noexcept {
+  is_used_.store(true, std::memory_order_release);
+  spare_.reset();
+  if (pair_.state_ != GlooPair::INITIALIZING && pair_.fd_ >= 0) link_.ensure_registered();
 }
 
 // Shutting down the reading side makes gloo's thread see the end of the connection, as if the peer had closed it, or an
-// error of accept.
+// error of the attempt to connect.
 void Connection::shut_down() noexcept {
   const std::lock_guard lock(pair_.m_);
-  const bool has_socket = pair_.state_ == GlooPair::CONNECTED || pair_.state_ == GlooPair::LISTENING;
-  if (has_socket && pair_.fd_ >= 0) ::shutdown(pair_.fd_, SHUT_RD);
+  spare_.reset();
+  if (pair_.state_ == GlooPair::INITIALIZING) {
+    try {
+      link_.close("this rank closed the connection");
+    } catch (const std::exception&) {  // no memory: the group's failure ends its operations
+    }
+  } else if (pair_.state_ != GlooPair::CLOSED && pair_.fd_ >= 0) {
+    ::shutdown(pair_.fd_, SHUT_RD);
+  }
 }
 
-bool Connection::is_open() {
+bool Connection::is_connecting() {
   const std::lock_guard lock(pair_.m_);
-  return pair_.state_ == GlooPair::CONNECTED;
+  return pair_.state_ == GlooPair::CONNECTING;
+}
+
+bool Connection::is_used_and_open() {
+  const std::lock_guard lock(pair_.m_);
+  return pair_.state_ == GlooPair::CONNECTING || pair_.state_ == GlooPair::CONNECTED;
+}
+
+bool Connection::has_ended() {
+  const std::lock_guard lock(pair_.m_);
+  return pair_.state_ == GlooPair::CLOSED;
 }
 
 bool Connection::was_connected() {
@@ -124,7 +207,7 @@ bool Connection::is_flushed() {
 void Connection::wait_closed() {
   std::unique_lock lock(pair_.m_);
   pair_.cv_.wait_for(lock, 2 * kCheckInterval,
-                     [this] { return pair_.state_ != GlooPair::CONNECTED && pair_.state_ != GlooPair::LISTENING; });
+                     [this] { return pair_.state_ != GlooPair::CONNECTED && pair_.state_ != GlooPair::CONNECTING; });
 }
 
 }  // namespace backplane::gloo

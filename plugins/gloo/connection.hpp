@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The life of a pair's connection: the listening socket, the handshake (handshake.hpp), and the close. gloo takes the
-// first process that connects for the peer; here it must know the rank's token.
+// The life of a pair's connection: it is opened when the pair is first used, by either rank, and never again. If both
+// ranks connect at once, the connection on which the lower rank has sent its hello is used; the lower rank keeps the
+// other one until its own is established, in case that fails. Nothing but the handshake is written before the rank that
+// listens has answered, so that no message is lost (share/doc/design.md). gloo's states: INITIALIZING, not used yet;
+// CONNECTING, this rank connects; CONNECTED; CLOSED, for ever.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 
+#include "backplane/base/descriptor.hpp"
 #include "handshake.hpp"
 #include "health.hpp"
 #include "link.hpp"
@@ -18,20 +24,29 @@ class Context;
 
 class Connection {
  public:
-  Connection(GlooPair& pair, Context& owner, Link& link, Sending& sending, std::shared_ptr<const Health> health);
+  Connection(GlooPair& pair, const Context& owner, Link& link, Sending& sending)
+      : pair_(pair), owner_(owner), link_(link), sending_(sending) {}
 
-  // For any thread. They take the pair's lock.
+  // For any thread. They take the pair's lock and do not block on the network.
   //
-  // False if a process connected before the pair could replace gloo's own accept. Such a pair must be destroyed.
-  bool is_listening();
-  // The token that the peer has published, and the deadline of the pair's connect(), which comes later.
-  void prepare_connect(const Token& token_of_peer, Clock::time_point deadline);
-  bool is_open();
+  // False if a process connected to gloo's listening socket before it was closed. Such a pair must be destroyed.
+  bool is_unused();
+  // Where the peer listens. Call before open().
+  void set_endpoint(const Endpoint& endpoint);
+  // Begins to connect if nobody has. gloo's thread does the rest. Throws sdk::Failure(BP_RESOURCE) without a
+  // descriptor; the pair can then be tried again.
+  void open() {
+    if (!is_used_.load(std::memory_order_acquire)) begin();
+  }
+  bool is_connecting();
+  // Whether there is a connection, or this rank connects.
+  bool is_used_and_open();
+  bool has_ended();
   // True once the connection was established, even if it has ended since.
   bool was_connected();
   // True once the peer's kernel has all data, or never will.
   bool is_flushed();
-  // Initiates closing on gloo's thread. Does not block.
+  // Initiates closing on gloo's thread, and refuses connections of the peer.
   void shut_down() noexcept;
   // Waits a short time for the close.
   void wait_closed();
@@ -40,27 +55,33 @@ class Connection {
 
   // For the pair, under its lock.
   //
-  // Sets up gloo's listening socket.
-  void begin_listening();
-  // Replaces the listening socket by the connection of the peer, if it has come.
-  void admit_peer();
-  // Waits until the connection is established. Throws sdk::Failure and gloo's exceptions.
-  void wait_until_connected(std::unique_lock<std::mutex>& lock);
-  void before_close() noexcept;
+  // Closes gloo's listening socket, because the group has one (listener.hpp).
+  void close_gloos_listener() noexcept;
+  // Continues to connect, on gloo's thread.
+  void advance() noexcept;
+  // Takes a connection that the peer has opened, on gloo's thread.
+  void accept(base::Descriptor socket) noexcept;
   void on_change(bool connected) noexcept;
-  void close_candidates() noexcept;
+  void before_close() noexcept;
 
  private:
-  void send_hello() noexcept;
+  void begin();
+  void say_hello();
+  void read_answer();
+  void fail(const std::string& why);
+  void adopt(base::Descriptor socket);
+  void establish();
 
   GlooPair& pair_;
-  Context& owner_;
+  const Context& owner_;
   Link& link_;
   Sending& sending_;
-  const std::shared_ptr<const Health> health_;
-  Clock::time_point connect_deadline_ = Clock::time_point::max();
-  Hello hello_;  // sent if this rank connects
-  Admission admission_;
+  std::atomic<bool> is_used_ = false;
+  Endpoint endpoint_;  // of the peer
+  Token answer_ = {};
+  size_t answered_ = 0;  // bytes of answer_
+  bool has_said_hello_ = false;
+  base::Descriptor spare_;  // opened by the peer, used if this rank cannot connect
   bool was_connected_ = false;
 };
 

@@ -27,10 +27,8 @@ class GlooPair : public ::gloo::transport::tcp::Pair {
   using Base::ex_;
   using Base::fd_;
   using Base::INITIALIZING;
-  using Base::is_client_;
   using Base::LISTENING;
-  using Base::m_;  // guards everything below
-  using Base::peer_;
+  using Base::m_;     // guards everything below
   using Base::rank_;  // of the peer
   using Base::state_;
 
@@ -39,11 +37,11 @@ class GlooPair : public ::gloo::transport::tcp::Pair {
   using Base::rx_;                // the message that arrives
   using Base::tx_;                // what the socket did not take at once
 
+  using Base::changeState;
   using Base::handleConnected;
   using Base::prepareWrite;
   using Base::read;
   using Base::signalException;
-  using Base::throwIfException;
   using Base::write;
   using Base::writeComplete;
 

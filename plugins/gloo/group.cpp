@@ -23,37 +23,37 @@ Algorithm algorithm_of(const std::string& text) {
 
 }  // namespace
 
-struct Group::Connected {
+struct Group::Joined {
   std::shared_ptr<Health> health;
   std::shared_ptr<Context> transport;
   std::shared_ptr<Mesh> mesh;
 };
 
-Group::Group(const sdk::Context& context, const Connected& connected)
-    : health_(connected.health),
-      transport_(connected.transport),
+Group::Group(const sdk::Context& context, const Joined& joined)
+    : health_(joined.health),
+      transport_(joined.transport),
       shared_{health_, transport_, context.rank, context.world_size, Loopback(context.rank)},
-      collectives_(connected.mesh, context.host, algorithm_of(context.options.text("algorithm"))),
+      collectives_(joined.mesh, context.host, algorithm_of(context.options.text("algorithm"))),
       workers_(static_cast<size_t>(context.options.integer("threads"))) {}
 
 std::unique_ptr<Group> Group::start(const sdk::Context& context) {
-  Connected connected{std::make_shared<Health>(context.host), nullptr, nullptr};
+  Joined joined{std::make_shared<Health>(context.host), nullptr, nullptr};
   if (context.world_size > 1) {
     const auto deadline = base::Deadline::after(context.timeout_ns);
     const Address address = choose_address(context, deadline);
     try {
       const sdk::SignalsBlocked for_gloos_thread;
       auto device = make_device(address.attr);
-      connected.transport = std::make_shared<Context>(device, connected.health, context.rank, context.world_size);
-      connected.mesh = std::make_shared<Mesh>(device, connected.transport);
-      connected.transport->connect(deadline, address.text);
+      joined.transport = std::make_shared<Context>(device, joined.health, context.rank, context.world_size);
+      joined.mesh = std::make_shared<Mesh>(device, joined.transport);
+      joined.transport->join(deadline, address);
     } catch (const sdk::Failure&) {
       throw;
     } catch (const std::exception& e) {
       throw sdk::Failure(BP_RESOURCE, "gloo cannot listen on " + address.text + ": " + e.what());
     }
   }
-  return std::unique_ptr<Group>(new Group(context, std::move(connected)));
+  return std::unique_ptr<Group>(new Group(context, std::move(joined)));
 }
 
 Group::~Group() {
@@ -111,7 +111,7 @@ void Group::run(const bp_op& op, Clock::time_point deadline) {
     health_->failure.raise(sdk::Failure(BP_RESOURCE, sdk::describe(op) + " ran out of memory" + kUnusable));
   } catch (const std::exception& e) {
     const int lost = transport_->first_lost();
-    const std::string why = lost < 0 ? e.what() : connection_lost(lost, e.what()).what();
+    const std::string why = lost < 0 ? e.what() : transport_->lost(lost, e.what()).what();
     health_->failure.raise(
         sdk::Failure(lost < 0 ? BP_INTERNAL : BP_PEER_LOST, sdk::describe(op) + " failed: " + why + kUnusable, lost));
   }

@@ -15,7 +15,7 @@ namespace backplane::gloo {
 
 class Group final : public sdk::ProcessGroup {
  public:
-  // Blocks until this rank is connected to all others.
+  // Blocks until all ranks listen. Connections are opened when they are first used.
   static std::unique_ptr<Group> start(const sdk::Context& context);
 
   ~Group() override;
@@ -24,9 +24,9 @@ class Group final : public sdk::ProcessGroup {
   void abort(const sdk::Failure& why) noexcept override;
 
  private:
-  struct Connected;  // the result of start()
+  struct Joined;  // the result of start()
 
-  Group(const sdk::Context& context, const Connected& connected);
+  Group(const sdk::Context& context, const Joined& joined);
 
   std::unique_ptr<sdk::Work> submit_message(const bp_op& op);
   std::unique_ptr<sdk::Work> submit_collective(const bp_op& op);

@@ -47,7 +47,7 @@ void Link::expect_events(uint32_t events, int change) noexcept {
 }
 
 void Link::end(const char* why) noexcept {
-  if (pair_.state_ != GlooPair::CONNECTED || pair_.fd_ < 0) return;
+  if (pair_.state_ == GlooPair::CLOSED || pair_.fd_ < 0) return;
   if (end_reason_ == nullptr) end_reason_ = why;
   ::shutdown(pair_.fd_, SHUT_RDWR);
 }

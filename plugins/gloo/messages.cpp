@@ -12,7 +12,7 @@ namespace {
 
 [[noreturn]] void throw_lost(const MessageContext& shared, int peer, const std::string& detail) {
   shared.health->failure.check();
-  throw connection_lost(peer, detail);
+  throw shared.transport->lost(peer, detail);
 }
 
 class Send final : public Message {
@@ -59,6 +59,7 @@ class Receive final : public Message {
         peer_(op.peer),
         slot_(op.tag),
         result_(op.result),
+        posted_(op.peer == BP_ANY_SOURCE ? Clock::now() : Clock::time_point()),
         buffer_(shared.transport, shared.health, op.output.data, op.output.count * bp_dtype_size(op.dtype),
                 Buffer::Lengths::kUpToSize, Clock::time_point::max()) {
     buffer_.set_order(shared_.receives.fetch_add(1));
@@ -93,7 +94,7 @@ class Receive final : public Message {
     for (;;) {
       const Clock::time_point slice = std::min(until, Clock::now() + kCheckInterval);
       if (wait_slice(slice)) return true;
-      if (peer_ != BP_ANY_SOURCE && buffer_.is_displaced() && !shared_.transport->pair(peer_).connection().is_open() &&
+      if (peer_ != BP_ANY_SOURCE && buffer_.is_displaced() && shared_.transport->pair(peer_).connection().has_ended() &&
           !buffer_.has_received()) {
         throw_lost(shared_, peer_, "it had not sent its message");
       }
@@ -101,6 +102,7 @@ class Receive final : public Message {
         if (wait_slice(Clock::time_point::min())) return true;  // messages that arrived before the last peer left
         throw_lost(shared_, shared_.transport->first_lost(), "no other rank is left");
       }
+      if (peer_ == BP_ANY_SOURCE && Clock::now() >= posted_ + kCheckInterval) shared_.transport->keep_a_connection();
       if (slice == until) return false;
     }
   }
@@ -156,7 +158,7 @@ class Receive final : public Message {
     return false;
   }
 
-  // Returns false if no peer is connected; wait() reports that.
+  // Returns false if all others have left; wait() reports that.
   bool post_to_peers() {
     // gloo fails as a whole if a peer that has announced a message is gone: retry without it.
     for (;;) {
@@ -173,7 +175,7 @@ class Receive final : public Message {
   std::vector<int> open_peers() {
     std::vector<int> peers;
     for (int rank = 0; rank < shared_.world_size; ++rank) {
-      if (rank != shared_.rank && shared_.transport->pair(rank).connection().is_open()) peers.push_back(rank);
+      if (rank != shared_.rank && !shared_.transport->pair(rank).connection().has_ended()) peers.push_back(rank);
     }
     return peers;
   }
@@ -221,6 +223,7 @@ class Receive final : public Message {
   const int peer_;
   const uint64_t slot_;
   bp_result* const result_;
+  const Clock::time_point posted_;               // of a receive from any source
   std::optional<PassiveWaiter> passive_waiter_;  // of a receive from any source
   Buffer buffer_;
   std::unique_ptr<Buffer> orphan_;  // receives the message instead of buffer_

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gloo's TCP pair (the connection to one peer), corrected where gloo 0.5 exits the process or hangs:
-// - gloo takes the first process that connects for the peer; here it must know the rank's token (handshake.hpp);
+// - gloo opens all connections when a group starts, each at a port of its own, and takes the first process that
+// connects for the peer; here a connection is opened when it is first used (connection.hpp), and begins with a
+// handshake (handshake.hpp);
 // - gloo aborts on a message longer than its receive; here the receive fails and the payload is discarded
 // (arrival.hpp);
 // - gloo's thread spins if a receive's buffer has been destroyed; here the payload is discarded;
@@ -39,8 +41,11 @@ class Pair final : public GlooPair {
   Receiving& receiving() { return receiving_; }
   Sending& sending() { return sending_; }
 
+  // Takes a connection that the peer has opened. Called on gloo's thread.
+  void accept(base::Descriptor socket);
+
   void handleEvents(int events) override;
-  // As in gloo, and attach the connection to the calling thread's ProgressScope.
+  // As in gloo, and open the connection or attach it to the calling thread's ProgressScope.
   using Unbound = ::gloo::transport::UnboundBuffer;
   void send(Unbound* buffer, uint64_t slot, size_t offset, size_t bytes) override;
   void recv(Unbound* buffer, uint64_t slot, size_t offset, size_t bytes) override;
@@ -50,7 +55,6 @@ class Pair final : public GlooPair {
   bool write(Op& op) override { return sending_.write(op, progress_.is_driver()); }
   bool read() override;
   void changeState(state next) noexcept override;
-  void waitUntilConnected(std::unique_lock<std::mutex>& lock, bool use_timeout) override;
 
  private:
   Context& owner_;

@@ -141,7 +141,14 @@ void ProgressScope::attach(Pair& pair) {
   engine.pairs_.reserve(engine.pairs_.size() + 1);
   engine.polled_.reserve(engine.polled_.size() + 1);
   const int fd = pair.progress().take();
-  if (fd < 0) return;
+  if (fd < 0) {
+    // gloo's thread connects, and moves the bytes of this scope: the driver would not see what that thread completes.
+    if (pair.connection().is_connecting()) {
+      scope_of_thread->ended_ = true;
+      engine.give_back_connections();
+    }
+    return;
+  }
   engine.pairs_.push_back(&pair);
   engine.polled_.push_back({fd, POLLIN, POLLIN});
 }

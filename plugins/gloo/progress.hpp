@@ -89,7 +89,8 @@ class ProgressScope {
   static ProgressScope* current();
   // Whether the calling thread drives this group.
   static bool drives(const Context& context);
-  // Takes a connection that the calling thread is about to use, if that thread drives its group.
+  // Takes a connection that the calling thread is about to use, if that thread drives its group. Until the connection
+  // is established gloo's thread serves it, and then this scope drives nothing.
   static void attach(Pair& pair);
 
   // Sends pending data and waits until bytes have moved or `until`. May return early. A connection that has ended is

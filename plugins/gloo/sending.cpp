@@ -11,6 +11,10 @@ namespace backplane::gloo {
 
 bool Sending::write(Op& op, bool is_driver) {
   if (pair_.state_ == GlooPair::CLOSED) return false;
+  if (pair_.state_ != GlooPair::CONNECTED) {
+    pair_.tx_.push_back(std::move(op));  // written once connected
+    return true;
+  }
   const bool queued = !pair_.tx_.empty();  // a queued operation is the first in the queue; gloo writes a new one
                                            // directly only if the queue is empty
   BufferRef buffer(op.ubuf);

@@ -25,7 +25,7 @@ class Sending {
 
   // Writes as much of an operation as the socket takes. Returns false if some is left: gloo then queues it and lets its
   // thread write the rest. If the calling thread drives, notifications wait for its next write, and what is left is
-  // queued here.
+  // queued here. So is all before the connection is established.
   bool write(Op& op, bool is_driver);
   // Returns true if nothing is left.
   bool write_queued();

@@ -15,6 +15,7 @@ namespace {
 constexpr std::chrono::seconds kFlushTime{1};
 constexpr std::chrono::microseconds kFlushPoll{200};  // no event reports an empty send queue
 constexpr int kListenAttempts = 10;
+constexpr int kOpenedAtOnce = 4;  // connections
 
 }  // namespace
 
@@ -34,6 +35,7 @@ Context::Context(std::shared_ptr<::gloo::transport::tcp::Device> device, std::sh
 // waits for one turn, after which gloo's thread no longer uses the closed pairs. Pairs that are still open wait for a
 // turn themselves.
 Context::~Context() {
+  listener_.reset();  // first, because gloo's thread waits for the lock of a pair when it hands over a connection
   engine_->add_passive_waiter();
   shut_down();
   for (const auto& pair : pairs_) {
@@ -47,9 +49,9 @@ std::unique_ptr<::gloo::transport::Pair>& Context::createPair(int peer) {
   std::unique_ptr<::gloo::transport::Pair>& slot = pairs_[static_cast<size_t>(peer)];
   for (int attempt = 0; attempt < kListenAttempts; ++attempt) {
     auto pair = std::make_unique<Pair>(*this, device_.get(), health_, peer);
-    const bool is_listening = pair->connection().is_listening();
+    const bool is_unused = pair->connection().is_unused();
     slot = std::move(pair);
-    if (is_listening) return slot;
+    if (is_unused) return slot;
   }
   throw sdk::Failure(BP_RESOURCE, "gloo: another process connects to each port as soon as it is opened");
 }
@@ -61,43 +63,36 @@ std::unique_ptr<::gloo::transport::UnboundBuffer> Context::createUnboundBuffer(v
 
 Pair& Context::pair(int peer) { return *static_cast<Pair*>(pairs_[static_cast<size_t>(peer)].get()); }
 
-void Context::report_refused() noexcept {
-  health_->host.log(
-      refused_, BP_LOG_WARN,
-      "gloo: rank " + std::to_string(rank) + " closed a connection of a process that is no rank of this group");
+void Context::join(const base::Deadline& deadline, const Address& where) {
+  own_address_ = where.text;
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != rank) createPair(peer);
+  }
+  listener_ = std::make_unique<Listener>(*this, *device_, where.attr, endpoint_.token);
+  set_address(endpoint_, listener_->address());
+  const AddressExchange addresses(health_->host, rank, size);
+  addresses.publish(endpoint_, deadline);
+  const std::vector<Endpoint> endpoints = addresses.await_all(deadline);
+  for (int peer = 0; peer < size; ++peer) {
+    if (peer != rank) pair(peer).connection().set_endpoint(endpoints[static_cast<size_t>(peer)]);
+  }
 }
 
-void Context::connect(const base::Deadline& deadline, const std::string& own_address) {
-  const std::string listens = "; this rank listens on " + own_address;
-  std::string row(token_.begin(), token_.end());
-  size_t address_size = 0;
-  for (int peer = 0; peer < size; ++peer) {
-    if (peer == rank) continue;
-    const std::vector<char> address = createPair(peer)->address().bytes();
-    address_size = address.size();
-    row.append(address.begin(), address.end());
+void Context::keep_a_connection() {
+  for (const auto& pair : pairs_) {
+    if (pair && static_cast<Pair*>(pair.get())->connection().is_used_and_open()) return;
   }
-  AddressExchange addresses(health_->host, rank, size, address_size);
-  addresses.publish(row, deadline);
-  for (int peer = 0; peer < size; ++peer) {
-    if (peer == rank) continue;
-    const AddressExchange::Entry there = addresses.await(peer, deadline);
-    try {
-      pair(peer).connection().prepare_connect(there.token, deadline.at());
-      pair(peer).connect(std::vector<char>(there.address.begin(), there.address.end()));
-    } catch (const sdk::Failure& e) {
-      if (e.status() != BP_TIMEOUT) throw;
-      throw sdk::Failure(BP_TIMEOUT, e.what() + listens, peer);
-    } catch (const ::gloo::Exception& e) {
-      if (pair(peer).connection().was_connected()) continue;  // it has left since; operations will report that
-      if (is_out_of_descriptors(e.what())) {
-        throw sdk::Failure(BP_RESOURCE, "gloo: no descriptor left for the connection to rank " + std::to_string(peer) +
-                                            "; raise this process's limit (ulimit -n)");
-      }
-      throw sdk::Failure(BP_PEER_LOST, "cannot connect to rank " + std::to_string(peer) + ": " + e.what() + listens,
-                         peer);
-    }
+  int opened = 0;
+  for (int peer = 0; peer < size && opened < kOpenedAtOnce; ++peer) {
+    if (peer == rank || pair(peer).connection().has_ended()) continue;
+    pair(peer).connection().open();
+    ++opened;
   }
+}
+
+sdk::Failure Context::lost(int peer, const std::string& detail) {
+  if (peer < 0 || pair(peer).connection().was_connected()) return connection_lost(peer, detail);
+  return sdk::peer_lost(peer, detail);
 }
 
 void Context::flush() {

@@ -13,8 +13,10 @@
 #include <string>
 #include <tuple>
 
+#include "address.hpp"
 #include "buffer.hpp"
 #include "handshake.hpp"
+#include "listener.hpp"
 #include "progress.hpp"
 
 namespace backplane::gloo {
@@ -35,14 +37,20 @@ class Context final : public ::gloo::transport::tcp::Context {
   std::unique_ptr<::gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, size_t size) override;
 
   Pair& pair(int peer);
-  // What the other ranks must send when they connect.
-  const Token& token() const { return token_; }
-  PendingConnections& pending_connections() { return pending_connections_; }
-  // Called by a pair that has closed the connection of another process.
-  void report_refused() noexcept;
+  const Health& health() const { return *health_; }
+  // What this rank publishes. Constant once join() has begun to listen.
+  const Endpoint& endpoint() const { return endpoint_; }
+  // The address that this rank listens on, as text.
+  const std::string& own_address() const { return own_address_; }
 
-  // Publishes this rank's addresses in the store and connects to every other rank, until `deadline`.
-  void connect(const base::Deadline& deadline, const std::string& own_address);
+  // Listens, publishes this rank's endpoint in the store, and waits for those of all other ranks, until `deadline`.
+  // Connects to none. Call once.
+  void join(const base::Deadline& deadline, const Address& where);
+  // Connects to a few ranks if there is no connection and none is being opened, so that a receive from any source
+  // notices that all other ranks have left. Throws sdk::Failure.
+  void keep_a_connection();
+  // The failure of an operation that needs a rank whose connection has ended, or could not be opened.
+  sdk::Failure lost(int peer, const std::string& detail);
   // Waits up to 1 s until the peers' kernels have received all data. Closing a connection on which data of the peer
   // arrives would discard unsent data.
   void flush();
@@ -75,10 +83,10 @@ class Context final : public ::gloo::transport::tcp::Context {
 
  private:
   const std::shared_ptr<const Health> health_;
-  const Token token_ = make_token();
-  PendingConnections pending_connections_{size};
-  base::LogLimit refused_;
+  Endpoint endpoint_ = {.token = make_token(), .answer = make_token(), .world_size = size};
+  std::string own_address_;
   std::unique_ptr<ProgressEngine> engine_;
+  std::unique_ptr<Listener> listener_;
   std::atomic<int> reordering_ = 0;
   std::atomic<int> first_lost_ = -1;
   std::atomic<int> lost_ = 0;

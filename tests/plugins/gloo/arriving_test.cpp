@@ -46,7 +46,7 @@ void expect_timeout(Agent& agent) {
 // message, and another receive gets the next message, which the last had requested.
 void expect_handed_on(bool first_becomes_an_orphan) {
   MemoryHost host;
-  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);
+  skip_host_comparison(host);
   std::latch requested(1);
   std::latch timed_out(1);
   std::thread peer([&host, &requested, &timed_out] {
@@ -95,7 +95,7 @@ void expect_too_short(Agent& agent, bp_work* work, std::array<char, 16>& data) {
 // next one, or one that waits already.
 void expect_refused_at_once(bool waits_already) {
   MemoryHost host;
-  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);
+  skip_host_comparison(host);
   std::latch requested(1);
   std::latch refused(1);
   std::thread peer([&host, &requested, &refused] {

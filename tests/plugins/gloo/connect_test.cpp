@@ -14,6 +14,7 @@
 
 #include "backplane/base/descriptor.hpp"
 #include "backplane/base/pending_connections.hpp"
+#include "fake_peer.hpp"
 #include "gloo_test.hpp"
 #include "support/descriptor_limit.hpp"
 #include "support/eventually.hpp"
@@ -106,46 +107,18 @@ TEST(Connect, JoinsLargeGroups) {
 
 TEST(Connect, NamesTheRankThatHasNotPublishedInALargeGroup) {
   MemoryHost host;
-  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);
+  skip_host_comparison(host);
   const std::string text = init_error_in_time(host, kLargeWorld, 50'000'000);
   EXPECT_NE(text.find("rank 1 has not joined the group"), std::string::npos) << text;
 }
 
 TEST(Connect, RefusesAnotherWorldSizeInALargeGroup) {
   MemoryHost host;
-  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);
+  skip_host_comparison(host);
   host.table()->store_set(host.table()->ctx, "gloo/published", "19", 2, nullptr);  // rank 0 is the last
   host.table()->store_set(host.table()->ctx, "gloo/1", "short", 5, nullptr);
   const std::string text = init_error_in_time(host, kLargeWorld, INT64_C(20'000'000'000));
   EXPECT_NE(text.find("rank 1 uses another world size"), std::string::npos) << text;
-}
-
-// The addresses that a rank has published, one per peer.
-std::vector<sockaddr_storage> addresses_of(MemoryHost& host, int32_t rank, int32_t world_size) {
-  std::vector<char> bytes(1 << 20);
-  uint64_t size = 0;
-  const std::string key = "gloo/" + std::to_string(rank);
-  EXPECT_EQ(host.table()->store_get(host.table()->ctx, key.c_str(), bytes.data(), bytes.size(), &size,
-                                    INT64_C(20'000'000'000), nullptr),
-            BP_OK);
-  std::vector<sockaddr_storage> addresses(static_cast<size_t>(world_size) - 1);
-  constexpr size_t kToken = 16;
-  const size_t stride = (size - kToken) / addresses.size();  // gloo's addresses begin with the socket's
-  for (size_t i = 0; i < addresses.size(); ++i) {
-    std::memcpy(&addresses[i], bytes.data() + kToken + i * stride, sizeof(sockaddr_storage));
-  }
-  return addresses;
-}
-
-// The result of the host comparison, in place of ranks that have not come.
-void skip_host_comparison(MemoryHost& host) {
-  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);
-}
-
-base::Descriptor connected_to(const sockaddr_storage& address) {
-  base::Descriptor socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(sockaddr_in)), 0);
-  return socket;
 }
 
 // Makes the end of the descriptor reset the connection.
@@ -169,10 +142,11 @@ TEST(Connect, TimesOutThoughOthersConnectAndReset) {
   MemoryHost host;
   skip_host_comparison(host);
   std::thread resetter([&host] {
-    for (const sockaddr_storage& address : addresses_of(host, 0, kWorld)) {
-      const base::Descriptor socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in address = endpoint_of(host, 0).socket_address();
+    for (int i = 0; i < kWorld; ++i) {
+      const base::Descriptor socket = socket_with_limit();
       const auto* const to = reinterpret_cast<const sockaddr*>(&address);
-      if (::connect(socket.get(), to, sizeof(sockaddr_in)) != 0) return;  // the start has ended
+      if (::connect(socket.get(), to, sizeof(address)) != 0) return;  // the start has ended
       reset_on_close(socket);
     }
   });
@@ -181,7 +155,7 @@ TEST(Connect, TimesOutThoughOthersConnectAndReset) {
   resetter.join();
 }
 
-// Unknown clients connect to each port before the peers do: some close or reset, some send something, some stay.
+// Unknown clients connect before the peers do: some close or reset, some send something, some stay.
 TEST(Connect, SucceedsThoughUnknownClientsConnect) {
   constexpr int32_t kWorld = 3;
   MemoryHost host;
@@ -191,11 +165,12 @@ TEST(Connect, SucceedsThoughUnknownClientsConnect) {
     expect_done(agent, make_op(BP_BARRIER));
   });
   std::vector<base::Descriptor> staying;
-  for (const sockaddr_storage& address : addresses_of(host, 0, kWorld)) {
-    reset_on_close(connected_to(address));
-    connected_to(address);
-    staying.push_back(connected_to(address));
-    const base::Descriptor talking = connected_to(address);
+  const sockaddr_in address = endpoint_of(host, 0).socket_address();
+  for (int i = 1; i < kWorld; ++i) {
+    reset_on_close(connected_client(address));
+    connected_client(address);
+    staying.push_back(connected_client(address));
+    const base::Descriptor talking = connected_client(address);
     EXPECT_GT(::send(talking.get(), "GET / HTTP/1.1\r\nHost: rank\r\n\r\n", 30, MSG_NOSIGNAL), 0);
     await_close(talking);
   }
@@ -220,9 +195,9 @@ TEST(Connect, ClosesTheOldestOfTooManyIdleClients) {
     Agent agent(gloo(), host.table(), 0, 2);
     expect_done(agent, make_op(BP_BARRIER));
   });
-  const sockaddr_storage address = addresses_of(host, 0, 2)[0];
+  const sockaddr_in address = endpoint_of(host, 0).socket_address();
   std::vector<base::Descriptor> idle;
-  for (size_t i = 0; i < kClients; ++i) idle.push_back(connected_to(address));
+  for (size_t i = 0; i < kClients; ++i) idle.push_back(connected_client(address));
   for (size_t i = 0; i < kClients - kept; ++i) await_close(idle[i]);
   on_ranks(1, [&host](int32_t) {
     Agent agent(gloo(), host.table(), 1, 2);

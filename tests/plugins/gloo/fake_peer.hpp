@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "backplane/base/descriptor.hpp"
 #include "gloo_test.hpp"
@@ -21,7 +22,57 @@
 
 namespace backplane::test {
 
-inline constexpr size_t kTokenSize = 16;
+// What a rank publishes.
+struct PublishedEndpoint {
+  std::array<char, 16> token = {};
+  std::array<char, 16> answer = {};
+  int32_t world_size = 0;
+  std::array<char, sizeof(sockaddr_in6)> address = {};
+
+  sockaddr_in socket_address() const {
+    sockaddr_in result = {};
+    std::memcpy(&result, address.data(), sizeof(result));
+    return result;
+  }
+  void set_address(const sockaddr_in& to) { std::memcpy(address.data(), &to, sizeof(to)); }
+};
+
+inline PublishedEndpoint endpoint_of(MemoryHost& host, int32_t rank) {
+  PublishedEndpoint endpoint;
+  uint64_t size = 0;
+  const std::string key = "gloo/" + std::to_string(rank);
+  EXPECT_EQ(host.table()->store_get(host.table()->ctx, key.c_str(), &endpoint, sizeof(endpoint), &size,
+                                    INT64_C(20'000'000'000), nullptr),
+            BP_OK);
+  EXPECT_EQ(size, sizeof(endpoint));
+  return endpoint;
+}
+
+inline void publish(MemoryHost& host, int32_t rank, const PublishedEndpoint& endpoint) {
+  const std::string key = "gloo/" + std::to_string(rank);
+  host.table()->store_set(host.table()->ctx, key.c_str(), &endpoint, sizeof(endpoint), nullptr);
+}
+
+// The host comparison, in place of ranks that have not come.
+inline void skip_host_comparison(MemoryHost& host) {
+  host.table()->store_set(host.table()->ctx, "gloo/host", "here", 4, nullptr);
+  host.table()->store_set(host.table()->ctx, "gloo/one_host", "yes", 3, nullptr);
+}
+
+// A socket whose reads end after kWaitLimit.
+inline base::Descriptor socket_with_limit() {
+  base::Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval limit = {kWaitLimit.count(), 0};
+  EXPECT_EQ(::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+  return socket;
+}
+
+inline base::Descriptor connected_client(const sockaddr_in& to) {
+  base::Descriptor socket = socket_with_limit();
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  return socket;
+}
+
 inline constexpr uint64_t kTebibyte = uint64_t{1} << 40;
 
 // gloo's header of a message.
@@ -37,32 +88,39 @@ inline constexpr uint64_t kRegisteredBuffer = 0;
 inline constexpr uint64_t kMessage = 1;
 inline constexpr uint64_t kSendReady = 2;
 
-// Rank 1 of a group of 2, without the plugin.
+// A rank of a group of 2 with another rank of the plugin.
 class FakePeer {
  public:
-  // Publishes an address behind that of rank 0, which makes rank 0 wait for the connection, and connects. Calls
+  // Connects as rank 1, and publishes an endpoint behind that of rank 0, which makes rank 0 wait for it. Calls
   // `before_hello` with the address of rank 0 before it sends its hello.
   explicit FakePeer(MemoryHost& host, const std::function<void(const sockaddr_in&)>& before_hello = {}) {
-    std::array<char, 4096> bytes;
-    uint64_t size = 0;
-    const bp_host& table = *host.table();
-    EXPECT_EQ(table.store_get(table.ctx, "gloo/0", bytes.data(), bytes.size(), &size, INT64_C(20'000'000'000), nullptr),
-              BP_OK);
-    sockaddr_in to = {};
-    std::memcpy(&to, bytes.data() + kTokenSize, sizeof(to));
-    sockaddr_in own = to;
-    own.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
-    std::string published(bytes.data(), size);
-    published.replace(kTokenSize, sizeof(own), reinterpret_cast<const char*>(&own), sizeof(own));
-    table.store_set(table.ctx, "gloo/1", published.data(), published.size(), nullptr);
-    socket_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const timeval limit = {kWaitLimit.count(), 0};
-    EXPECT_EQ(::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
-    EXPECT_EQ(::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-    if (before_hello) before_hello(to);
-    const int32_t rank = 1;
-    std::string hello(bytes.data(), kTokenSize);
+    PublishedEndpoint other = endpoint_of(host, 0);
+    socket_ = connected_client(other.socket_address());
+    if (before_hello) before_hello(other.socket_address());
+    say_hello(other, 1);
+    await_answer(other);
+    publish(host, 1, other);  // with the same address, at which it will not be needed
+  }
+  // Uses a connection.
+  explicit FakePeer(base::Descriptor socket) : socket_(std::move(socket)) {}
+
+  void say_hello(const PublishedEndpoint& to, int32_t rank) const {
+    std::string hello(to.token.data(), to.token.size());
     send(hello.append(reinterpret_cast<const char*>(&rank), sizeof(rank)));
+  }
+  void await_answer(const PublishedEndpoint& of) const {
+    std::array<char, 16> answer = {};
+    EXPECT_EQ(::recv(socket_.get(), answer.data(), answer.size(), MSG_WAITALL), static_cast<ssize_t>(answer.size()))
+        << std::strerror(errno);
+    EXPECT_EQ(answer, of.answer);
+  }
+  // Waits for the hello of the other rank, which must have this token and number.
+  void await_hello(const std::array<char, 16>& token, int32_t rank) const {
+    std::array<char, 20> hello = {};
+    EXPECT_EQ(::recv(socket_.get(), hello.data(), hello.size(), MSG_WAITALL), static_cast<ssize_t>(hello.size()))
+        << std::strerror(errno);
+    EXPECT_EQ(std::memcmp(hello.data(), token.data(), token.size()), 0);
+    EXPECT_EQ(std::memcmp(hello.data() + token.size(), &rank, sizeof(rank)), 0);
   }
   void send(const std::string& bytes) const {
     EXPECT_EQ(::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
