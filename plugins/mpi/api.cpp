@@ -254,7 +254,9 @@ class ApiOf final : public Api {
     check(name, function(arguments...));
   }
   void check(const char* name, int code) const {
-    if (code == 0) return;
+    if (code != 0) fail(name, code);
+  }
+  [[noreturn, gnu::cold, gnu::noinline]] void fail(const char* name, int code) const {
     std::string text(Abi::error_text_size, '\0');
     int size = 0;
     f_.error_string(code, text.data(), &size);

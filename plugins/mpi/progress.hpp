@@ -44,7 +44,7 @@ class Progress {
    public:
     explicit Waiter(Progress& progress) : progress_(progress) { ++progress_.waiters_; }
     ~Waiter() {
-      progress_.is_active_.store(true, std::memory_order_relaxed);
+      progress_.report_end();
       --progress_.waiters_;
     }
     Waiter(const Waiter&) = delete;
@@ -63,6 +63,8 @@ class Progress {
   void add(Operation& operation);
   // The thread may still be advancing the operation, with its mutex held.
   void remove(Operation& operation) noexcept;
+  // An operation for which a thread has polled has ended: peers may soon need this rank.
+  void report_end() noexcept { is_active_.store(true, std::memory_order_relaxed); }
   // Advances the operations now: a caller awaits the end of one of them, or they are to fail.
   void hurry() noexcept;
   // Whether the thread exists. Without a Use: MPI has not returned to it.
