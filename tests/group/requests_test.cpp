@@ -297,6 +297,24 @@ TEST_P(RequestsTest, TheCallsOfCpp) {
   EXPECT_TRUE(eventually([&ended] { return ended == 2; }));
 }
 
+TEST_P(RequestsTest, ListsHaveABufferPerRank) {
+  in_group([](ProcessGroup& group) {
+    const int rank = group.rank();
+    const std::vector<int> first(2, rank + 1);
+    const std::vector<int> second(2, 10 * (rank + 1));
+    std::vector<int> out(2);
+    group.reduce_scatter_list({first, second}, out);
+    EXPECT_EQ(out, std::vector<int>(2, rank == 0 ? 3 : 30));
+    group.scatter_list(rank == 1 ? std::vector<ConstBuffer>{first, second} : std::vector<ConstBuffer>(), out, 1);
+    EXPECT_EQ(out, std::vector<int>(2, rank == 0 ? 2 : 20));
+    std::vector<int> from_first(2);
+    std::vector<int> from_second(2);
+    group.gather_list(second, rank == 0 ? std::vector<Buffer>{from_first, from_second} : std::vector<Buffer>(), 0);
+    EXPECT_EQ(from_first, std::vector<int>(2, rank == 0 ? 10 : 0));
+    EXPECT_EQ(from_second, std::vector<int>(2, rank == 0 ? 20 : 0));
+  });
+}
+
 // The buffer is in use until its operation has ended, even if the request was released.
 TEST_P(RequestsTest, BuffersOutliveTheRequest) {
   CallbackLog log[2];
