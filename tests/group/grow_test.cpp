@@ -55,9 +55,18 @@ class GrowTest : public testing::TestWithParam<std::string> {
   }
 
   Store store_ = Store::inproc();
+
+ private:
+  // Composites: the members have hosts of their own, newcomers come to these hosts.
+  const ImaginedHosts hosts_{GetParam()};
 };
 INSTANTIATE_TEST_SUITE_P(Backends, GrowTest, testing::ValuesIn(built_backends()),
                          [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Composites, GrowTest, testing::ValuesIn(composite_backends()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '+', '_');
+  return name;
+});
 
 TEST_P(GrowTest, NewcomersFollowTheMembersInTheOrderOfAsking) {
   Newcomer first(GetParam(), store_);
@@ -170,7 +179,8 @@ TEST_P(GrowTest, NewcomersWithAnotherBackendAreRefused) {
   });
   std::string text;
   EXPECT_EQ(failure_of([&other] { other.get(); }, &text), Status::kInvalid);
-  EXPECT_NE(text.find("chose backend self, the members of the group chose backend " + GetParam()), std::string::npos)
+  const std::string first = GetParam().substr(0, GetParam().find('+'));  // of a composite
+  EXPECT_NE(text.find("chose backend self, the members of the group chose backend " + first), std::string::npos)
       << text;
   same.get().barrier();
   members.join();
@@ -249,6 +259,38 @@ TEST_P(GrowTest, AnAbortEndsItForTheMembersOnly) {
   newcomer.get().barrier();
   others.join();
 }
+
+#if defined(BACKPLANE_TEST_shm) && defined(BACKPLANE_TEST_gloo)
+// The members have hosts of their own, newcomers come to these hosts.
+TEST(GrowAutoTest, MembersAndNewcomersChooseAgain) {
+  const ScopedVariable hosts("BACKPLANE_IMAGINED_HOSTS", "0,1,1,0");
+  Store store = Store::inproc();
+  Newcomer first("auto", store);
+  Newcomer second("auto", store);
+  await_newcomers(store, 2);
+  const auto check = [](ProcessGroup& grown) {
+    EXPECT_EQ(grown.world_size(), 4);
+    EXPECT_EQ(grown.backend(), "shm+gloo");
+    expect_sum(grown);
+    grown.barrier();
+  };
+  std::thread members([&store, &check] {
+    on_ranks(2, [&store, &check](int rank) {
+      ProcessGroup group = ProcessGroup::create(group_options("auto", store, rank, 2));
+      EXPECT_EQ(group.backend(), "gloo");
+      std::optional<ProcessGroup> grown = group.grow(store);
+      ASSERT_TRUE(grown);
+      check(*grown);
+    });
+  });
+  ProcessGroup third = first.get();
+  ProcessGroup fourth = second.get();
+  std::thread other([&third, &check] { check(third); });
+  check(fourth);
+  other.join();
+  members.join();
+}
+#endif
 
 // Only counters stay in the store.
 TEST(GrowKeysTest, LeaveTheStore) {
