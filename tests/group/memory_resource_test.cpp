@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Containers of the standard library in memory of a group.
-#include "backplane/memory_resource.hpp"
+#include "backplane/adapters/memory_resource.hpp"
 
 #include <list>
 #include <numeric>
