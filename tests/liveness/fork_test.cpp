@@ -16,7 +16,8 @@ class ForkTest : public testing::TestWithParam<std::string> {
     std::map<std::string, std::string> environment = more;
     environment["TEST_DIRECTORY"] = directory.path().string();
     environment["BACKPLANE_RPC_BACKEND"] = rpc_backend;
-    environment["ASAN_OPTIONS"] = "detect_leaks=0";  // a child has none of the threads that hold its parent's memory
+    // A child has none of the threads that hold its parent's memory.
+    environment["ASAN_OPTIONS"] = "detect_leaks=0:intercept_tls_get_addr=0";
     const Outcome outcome =
         run({"run", "-n", "2", "--backend", GetParam(), BACKPLANE_TEST_FORK_RANK}, {.environment = environment});
     EXPECT_EQ(outcome.code, 0) << outcome.out << outcome.err;
