@@ -294,6 +294,15 @@ TEST(OnDemand, EndsWithAnAttemptToConnect) {
   half_open.await_end();
 }
 
+// `peer`, whose connection is in use, sends the byte that `work` receives.
+void expect_message_over(const FakePeer& peer, Agent& agent, bp_work* work, const char& byte) {
+  EXPECT_EQ(peer.receive().slot, kFirstTag);
+  peer.send(Preamble{.nbytes = sizeof(Preamble) + 1, .opcode = kMessage, .slot = kFirstTag, .length = 1});
+  peer.send("x");
+  EXPECT_EQ(finished(agent, work), BP_OK);
+  EXPECT_EQ(byte, 'x');
+}
+
 // Both connect at once, and the lower rank's connection is used: the played rank has answered it.
 TEST(OnDemand, TheLowerRankKeepsItsConnection) {
   Played played(0);
@@ -308,11 +317,7 @@ TEST(OnDemand, TheLowerRankKeepsItsConnection) {
   const std::array<char, 16> answer = played.listener.endpoint().answer;
   kept.send(std::string(answer.data(), answer.size()));
   spare.await_end();
-  EXPECT_EQ(kept.receive().slot, kFirstTag);
-  kept.send(Preamble{.nbytes = sizeof(Preamble) + 1, .opcode = kMessage, .slot = kFirstTag, .length = 1});
-  kept.send("x");
-  EXPECT_EQ(finished(*played.agent, work), BP_OK);
-  EXPECT_EQ(byte, 'x');
+  expect_message_over(kept, *played.agent, work, byte);
 }
 
 // The lower rank's own connection fails: it uses the one that the peer has opened.
@@ -329,11 +334,7 @@ TEST(OnDemand, TheLowerRankFallsBackToTheOtherConnection) {
     await_hellos_read(to);
   }
   spare.await_answer(to);
-  EXPECT_EQ(spare.receive().slot, kFirstTag);
-  spare.send(Preamble{.nbytes = sizeof(Preamble) + 1, .opcode = kMessage, .slot = kFirstTag, .length = 1});
-  spare.send("x");
-  EXPECT_EQ(finished(*played.agent, work), BP_OK);
-  EXPECT_EQ(byte, 'x');
+  expect_message_over(spare, *played.agent, work, byte);
 }
 
 TEST(OnDemand, TheHigherRankTakesTheConnectionOfTheLower) {
@@ -347,11 +348,7 @@ TEST(OnDemand, TheHigherRankTakesTheConnectionOfTheLower) {
   used.say_hello(to, 0);
   used.await_answer(to);
   dropped.await_end();
-  EXPECT_EQ(used.receive().slot, kFirstTag);
-  used.send(Preamble{.nbytes = sizeof(Preamble) + 1, .opcode = kMessage, .slot = kFirstTag, .length = 1});
-  used.send("x");
-  EXPECT_EQ(finished(*played.agent, work), BP_OK);
-  EXPECT_EQ(byte, 'x');
+  expect_message_over(used, *played.agent, work, byte);
 }
 
 }  // namespace

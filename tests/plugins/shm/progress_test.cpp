@@ -51,14 +51,27 @@ TEST(Waiter, YieldsBeforeItCountsAsADriver) {
   }
 }
 
+// Keeps this thread, and those that it starts, on the processor on which it is.
+class OnOneProcessor {
+ public:
+  OnOneProcessor() {
+    EXPECT_EQ(::sched_getaffinity(0, sizeof before_, &before_), 0);
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    CPU_SET(::sched_getcpu(), &here);
+    EXPECT_EQ(::sched_setaffinity(0, sizeof here, &here), 0);
+  }
+  ~OnOneProcessor() { EXPECT_EQ(::sched_setaffinity(0, sizeof before_, &before_), 0); }
+  OnOneProcessor(const OnOneProcessor&) = delete;
+  OnOneProcessor& operator=(const OnOneProcessor&) = delete;
+
+ private:
+  cpu_set_t before_;
+};
+
 // A rank on the processor of another one yields, whatever its spin time.
 TEST(Waiter, RanksOnOneProcessorYieldToEachOther) {
-  cpu_set_t before;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
-  cpu_set_t here;
-  CPU_ZERO(&here);
-  CPU_SET(::sched_getcpu(), &here);
-  ASSERT_EQ(::sched_setaffinity(0, sizeof here, &here), 0);
+  const OnOneProcessor pinned;
   const Memory memory(2);
   Peers first(memory.view, 0, 2);
   Peers second(memory.view, 1, 2);
@@ -70,17 +83,11 @@ TEST(Waiter, RanksOnOneProcessorYieldToEachOther) {
   EXPECT_EQ(waiter.until(deadline, [&waiter](Poll) { return waiter.drivers() > 0; }), WaitResult::kReady)
       << "it polled without yielding";
   EXPECT_TRUE(first.shares_processor());
-  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 // Other threads may be ranks of another group, of which this one knows nothing.
 TEST(Waiter, StopsSpinningWhileAnotherThreadWaitsForItsProcessor) {
-  cpu_set_t before;
-  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
-  cpu_set_t here;
-  CPU_ZERO(&here);
-  CPU_SET(::sched_getcpu(), &here);
-  ASSERT_EQ(::sched_setaffinity(0, sizeof here, &here), 0);
+  const OnOneProcessor pinned;
   std::atomic<bool> stop = false;
   std::thread other([&stop] {  // on the same processor
     while (!stop) sched_yield();
@@ -93,7 +100,6 @@ TEST(Waiter, StopsSpinningWhileAnotherThreadWaitsForItsProcessor) {
       << "it polled without yielding";
   stop = true;
   other.join();
-  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 // The union of the affinities counts, even if each rank has one processor or all have the same.
